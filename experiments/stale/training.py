@@ -189,5 +189,5 @@ def _loss(
     w = jnp.where(keep, w, 0.0)
     total = (w * advantages(batch.reward, setting.answers)[:, None] * log_pi).sum()
     ess = w.sum() ** 2 / (w.size * jnp.maximum((w**2).sum(), 1e-30))
-    kl = estimate(jnp, "k3", seen - batch.log_mu).mean()
+    kl = estimate(jnp, "k3", seen - batch.log_mu, batch.log_mu).mean()
     return -total / jnp.maximum(keep.sum(), 1), (ess, kl)

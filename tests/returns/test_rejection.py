@@ -15,8 +15,23 @@ from helpers import KINDS
 from offtrace.returns.weights.api import KNOWN
 from returns.test_weights import LIMITS, REFERENCE, arrays, batches, by_tensors
 
-ESTIMATES: dict[str, Any] = {"k1": lambda x: -x, "k2": lambda x: x * x / 2, "k3": lambda x: np.exp(x) - 1 - x}
+ESTIMATES: dict[str, Any] = {
+    "k1": lambda x, _: -x, "k2": lambda x, _: x * x / 2, "k3": lambda x, _: np.exp(x) - 1 - x,
+    "ratio": lambda x, _: np.exp(x), "difference": lambda x, log_mu: np.exp(log_mu + x) - np.exp(log_mu),
+}  # fmt: skip
 JOINED: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "max": np.max}
+
+
+def statistic(name: str, log_ratio: np.ndarray, log_mu: np.ndarray) -> float:
+    """What a criterion looks at, of the decisions that it takes together."""
+    over, k = name.rsplit(" ", 1)
+    with np.errstate(over="ignore"):
+        values = ESTIMATES[k](log_ratio, log_mu)
+        if k == "ratio" and over.endswith("mean"):
+            return float(np.exp(np.mean(log_ratio)))
+        if k == "ratio" and over in ("prefix", "sequence"):
+            return float(np.exp(np.sum(log_ratio)))
+        return float(values[-1] if over == "token" else JOINED[over.split()[1]](values))
 
 
 def by_loops(batch: dict[str, Any], by: list[str], lower: list[Any], upper: list[Any]) -> np.ndarray:
@@ -30,14 +45,19 @@ def by_loops(batch: dict[str, Any], by: list[str], lower: list[Any], upper: list
             row = np.flatnonzero((mask != 0) & (segment == segment[t]))
             kept = True
             for name, low, high in zip(by, lower, upper, strict=True):
-                *over, k = name.split()
-                at = [t] if over == ["token"] else row
-                with np.errstate(over="ignore"):
-                    values = ESTIMATES[k](batch["log_pi"][b, at] - batch["log_mu"][b, at])
-                value = values[0] if over == ["token"] else JOINED[over[1]](values)
+                at = np.array([t]) if name.startswith("token") else row[row <= t] if name.startswith("prefix") else row
+                value = statistic(name, batch["log_pi"][b, at] - batch["log_mu"][b, at], batch["log_mu"][b, at])
+                if "advantage" in batch and name.endswith(("ratio", "difference")):
+                    A = batch["advantage"][b] if batch["advantage"].ndim == 1 else batch["advantage"][b, t]
+                    low, high = low if A < 0 else None, high if A > 0 else None
                 kept &= (low is None or value >= low) and (high is None or value <= high)
             out[b, t] = kept
     return out
+
+
+BOUNDS: dict[str, Any] = {
+    "k1": (-0.3, 0.6), "k2": (None, 0.6), "k3": (None, 0.6), "ratio": (0.61, 1.63), "difference": (-0.17, 0.13),
+}  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=LIMITS)
@@ -45,7 +65,7 @@ def by_loops(batch: dict[str, Any], by: list[str], lower: list[Any], upper: list
 def test_every_criterion_is_its_definition(batch: dict[str, Any]) -> None:
     batch.pop("greedy")
     for name in KNOWN:
-        low, high = (-0.3 if name.endswith("k1") else None), 0.6
+        low, high = BOUNDS[name.rsplit(" ", 1)[1]]
         wanted = by_loops(batch, [name], [low], [high])
         np.testing.assert_array_equal(ot.reject(**batch, by=name, lower=low, upper=high), wanted, err_msg=name)
 
@@ -69,6 +89,26 @@ def test_several_at_once_on_every_kind_of_array(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_bounds_act_by_the_sign_of_the_advantage(kind: str, of_rows: bool) -> None:
+    """DPPO's mask and OPSM's, and what is unsigned is not touched by the advantage."""
+    rng = np.random.default_rng(1)
+    shape = 6, 7
+    batch: dict[str, Any] = {"log_pi": -rng.random(shape) * 2, "log_mu": -rng.random(shape) * 2}
+    batch |= {"mask": rng.random(shape) < 0.8, "advantage": rng.integers(-1, 2, shape[:1] if of_rows else shape) * 1.0}
+    for segment in ({}, {"segment": np.cumsum(rng.random(shape) < 0.3, axis=1)}):
+        for by in ("token ratio", "token difference", "sequence mean ratio", "prefix mean ratio", "sequence max ratio"):
+            low, high = (-0.2, 0.1) if "difference" in by else (0.8, 1.2)
+            names, limits = [by, "token k1"], {"lower": [low, None], "upper": [high, 1.5]}
+            wanted = by_loops(batch | segment, names, limits["lower"], limits["upper"])
+            assert 0 < wanted.sum() < batch["mask"].sum()
+            for check in (None, False):
+                with by_tensors() if check is False else nullcontext():
+                    result = ot.reject(**arrays(kind, batch | segment), by=names, **limits, check=check)
+                np.testing.assert_array_equal(np.asarray(result), wanted, err_msg=by)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_mu_never_draws_is_rejected_and_said(kind: str) -> None:
     """By every criterion, also where only one side has a bound; and a sequence with such a decision where it is judged whole."""
     log = np.full((3, 3), -1.0)
@@ -78,10 +118,9 @@ def test_what_mu_never_draws_is_rejected_and_said(kind: str) -> None:
     taken: dict[str, Any] = {"log_pi": log_pi, "log_mu": log_mu, "mask": np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1]])}
     for name in KNOWN:
         wanted = taken["mask"] != 0
-        if name.startswith("token"):
-            wanted[0, 1] = wanted[1, 0] = False
-        else:
-            wanted[:2] = False
+        wanted[0, 1 if name.startswith("token") else slice(1 if name.startswith("prefix") else 0, None)] = False
+        if not name.endswith(("ratio", "difference")):  # those of an action that π never takes are small
+            wanted[1, 0 if name.startswith("token") else slice(None)] = False
         with pytest.warns(UserWarning, match=r"log_mu is −inf at 1 decision\(s\), first at index \[0, 1\]"):
             found = ot.reject(**arrays(kind, taken), by=name, upper=5.0)
         np.testing.assert_array_equal(found, wanted, err_msg=name)
@@ -127,6 +166,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"by": ["token k1", "token k2"]}, r"upper is one number for 2 criteria"),
     ({"by": ["token k1", "token k2"], "upper": [1.0]}, r"upper has 1 numbers for 2 criteria"),
     ({"log_mu": None}, r"log_mu is missing"),
+    ({"by": "token ratio", "lower": -0.2}, r"token ratio has a bound below 0, and ratios are not negative"),
+    ({"by": "prefix ratio", "lower": 1.2}, r"lower = 1.2 is above upper = 1"),
+    ({"advantage": np.zeros(2)}, r"advantage has no part here"),
+    (
+        {"by": "token ratio", "advantage": np.array([1.0, np.nan])},
+        r"advantage is NaN at a decision, in row 1 at step 0",
+    ),
+    ({"by": "token ratio", "advantage": np.zeros(3)}, r"advantage has shape \(3,\)"),
     ({"log_mu": np.full((2, 3), np.inf)}, r"log_mu must be finite"),
     ({"segment": np.array([[1, 0, 0], [0, 0, 0]])}, r"segment falls along a row"),
 ]
@@ -172,6 +219,24 @@ def test_a_diagnosis_is_of_plain_sums() -> None:
         some = np.array([np.prod(row[: i + 1]) for row in rows if len(row) > i])
         if len(some) > 1:
             assert ot.diagnose_weights(ot.Retrace(), **taken).ess_by_position[i] == pytest.approx(share(some))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_diagnosis_by_tensors_is_that_on_the_host(packed: bool) -> None:
+    """As on a GPU, where nothing is copied but the numbers."""
+    rng = np.random.default_rng(0)
+    shape = 6, 9
+    taken: dict[str, Any] = {"log_pi": -rng.random(shape) * 2, "log_mu": -rng.random(shape) * 2}
+    taken["mask"] = rng.random(shape) < 0.8
+    taken["log_pi"][0, 0] = -np.inf
+    if packed:
+        taken["segment"] = np.cumsum(rng.random(shape) < 0.3, axis=1)
+    trace = ot.NonMarkovRetrace(lam=0.9)
+    wanted = ot.diagnose_weights(trace, **taken)
+    with by_tensors():
+        found = ot.diagnose_weights(trace, **arrays("torch", taken), check=False)
+    assert found == pytest.approx(dict(wanted), rel=1e-12)
+    np.testing.assert_allclose(found.ess_by_position, wanted.ess_by_position, rtol=1e-12)
 
 
 @pytest.mark.parametrize("level", ["token", "prefix", "suffix", "sequence", "geometric"])

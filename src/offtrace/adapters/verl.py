@@ -22,7 +22,7 @@ from offtrace._shared.suggestions import closest, ending
 from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_training, of_weights
 from offtrace.returns import reject, weights
 from offtrace.returns.weights.api import KNOWN, criteria
-from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Criterion
+from offtrace.returns.weights.decisions import ESTIMATES, LEVELS, ONE_A_ROW, Criterion
 from offtrace.traces import ImportanceSampling, Trace
 
 __all__ = [
@@ -32,7 +32,11 @@ __all__ = [
     "compute_rollout_correction_and_rejection_mask",
 ]
 
-OPTIONS = {name.replace("sequence", "seq").replace(" ", "_"): name for name in KNOWN}
+OPTIONS = {
+    name.replace("sequence", "seq").replace(" ", "_"): name
+    for name in KNOWN
+    if name.endswith(ESTIMATES) and not name.startswith("prefix")
+}
 """From verl's names of criteria to ours: "seq_mean_k3" is "sequence mean k3"."""
 
 

@@ -78,10 +78,11 @@ def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...])
     Beside them "rollout_rs_never_drawn" counts decisions whose log μ is −∞. They are rejected, and else in no figure.
     """
     log_ratio, found = _decisions(taken, never_drawn=True)
+    log_mu = _at_decisions(taken["log_mu"], found)
     made: dict[str, np.floating | float] = {"rollout_rs_never_drawn": float(np.isnan(log_ratio).sum())}
     kept = np.ones(len(log_ratio), bool)
     for name, criterion in zip(names, chosen, strict=True):
-        of = statistic(criterion, log_ratio, found)
+        of = statistic(criterion, log_ratio, log_mu, found)
         by_token = criterion.over == "token"
         by_decision = of if by_token else found.spread(of)
         inside = (by_decision >= criterion.lower) & (by_decision <= criterion.upper)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from offtrace.policy.rows import Rows
 from offtrace.policy.shapes import Clip, Ratios, Shape
 from offtrace.policy.steps import Loss, Steps, at_least_1
 from offtrace.returns import reject, weights
+from offtrace.returns.weights.ragged import padded, padded_rows
 from offtrace.traces import Trace
 from offtrace.traces.base import number
 
@@ -146,6 +147,8 @@ def loss(
     rows: float | None = None,
     length: float | None = None,
     ranks: int = 1,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
     check: Option = None,
 ) -> Loss[Array]:
     """The loss of a policy gradient from rollouts, by its name in `losses()` or by its parts.
@@ -160,6 +163,9 @@ def loss(
     - `tokens`, `rows` and `length` are denominators of the whole batch, where these arrays are a part of it, and `ranks` how many
       processes average their gradients: then sums over parts are what one batch gives. `length` is T unless it is given; packed
       rows, and parts that are padded to different lengths, need it. Those that `mean` does not use are ignored.
+
+    - Rows of unequal length need no padding: with `cu_seqlens` [n + 1], where each begins, arrays are flat [N]. Or pass lists of
+      arrays, or nested tensors. `terms` and `arrays` have the same form. `max_seqlen` as in `weights`.
 
     The terms are "policy", and "kl" and "entropy" where they are given; the arrays "ratio", "advantage", "clipped", 1 where the
     shape takes the gradient, and "weight" where there is one.
@@ -193,43 +199,76 @@ def loss(
     for term, array, called in (("kl", log_ref, "log_ref"), ("entropy", entropy, "entropy")):
         if costs[term] and array is None:
             raise TypeError(f"{term}_cost is given without {called}: give both or neither")
-    read = {
-        "log_pi": log_pi, "log_prox": log_prox, "mask": mask, "weight": weight, "log_ref": log_ref, "entropy": entropy,
-    }  # fmt: skip
-    x: Steps[Array] = Steps(read, beside={"advantage": advantage, "segment": segment, "keep": keep}, check=check)
-    if segment is not None:
-        _check_segment(x, segment)
-    by_row: Rows[Array] = Rows(x, x.decision, segment)
-    A = x.of_rows("advantage", advantage)
+    given, in_form = padded_rows(
+        {
+            "log_pi": log_pi, "log_prox": log_prox, "log_mu": log_mu, "advantage": advantage, "mask": mask,
+            "segment": segment, "weight": weight, "keep": keep, "log_ref": log_ref, "entropy": entropy,
+        },
+        cu_seqlens, max_seqlen, check,
+    )  # fmt: skip
+    if parts.mean == "seq-mean-token-sum-norm" and length is None and (segment is not None or in_form is not padded):
+        raise TypeError(
+            f"{parts.mean} divides by the length of a padded row, which packed rows do not show: give length"
+        )
+    of_rows = _of_rows(replace(parts, shape=shape), given, kl, costs, _Denominators(tokens, rows, length, ranks), check)
+    return of_rows._replace(
+        terms={name: in_form(term) for name, term in of_rows.terms.items()},
+        arrays={name: in_form(array) for name, array in of_rows.arrays.items()},
+    )
+
+
+class _Denominators(NamedTuple):
+    """Those of `loss`; None for that of the arrays."""
+
+    tokens: float | None
+    rows: float | None
+    length: float | None
+    ranks: float
+
+
+def _of_rows(
+    parts: PolicyLoss, given: dict[str, Any], kl: str, costs: dict[str, float], by: _Denominators, check: Option
+) -> Loss[Any]:
+    """The loss of arrays [T] or [B, T]."""
+    beside = {name: given[name] for name in ("advantage", "segment", "keep")}
+    x: Steps[Any] = Steps(
+        {n: a for n, a in given.items() if n not in beside and n != "log_mu"}, beside=beside, check=check
+    )
+    if given["segment"] is not None:
+        _check_segment(x, given["segment"])
+    by_row: Rows[Any] = Rows(x, x.decision, given["segment"])
+    A = x.of_rows("advantage", given["advantage"])
     log: Any = x.read("log_pi")
     never = log == -np.inf  # r is 0, and no gradient goes through it
     token = x.xp.where(never, NEVER, x.xp.where(never, 0.0, log) - x.constant("log_prox"))
-    w = _weight(x, parts, log_prox, log_mu, weight, mask, segment, check)
-    there = _kept(x, parts, A, token, by_row, log_prox, log_mu, mask, segment, keep, check)
+    drawn = {
+        "log_pi": x.plain(given["log_prox"]), "log_mu": x.plain(given["log_mu"]),
+        "mask": given["mask"], "segment": given["segment"], "check": check,
+    }  # fmt: skip
+    w = x.constant("weight") if given["weight"] is not None else _weight(parts, drawn)
+    there = _kept(x, parts, A, token, by_row, given["keep"], drawn)
     live: Any = A != 0
     live = live if there is None else live & there
     live = live if w is None else live & (w != 0)
     constant: Any = x.do.constant(token)
     level = constant if parts.level == "token" else _level(parts.level, constant, by_row)
     r = Ratios(x, by_row, token, token, A, live)
-    surrogate, out = shape(replace(r, level=r.at(level)))
+    surrogate, out = parts.shape(replace(r, level=r.at(level)))
     each: Any = surrogate if w is None else w * surrogate
     terms: dict[str, Any] = {"policy": -each if there is None else x.xp.where(there, -each, 0.0)}
-    if log_ref is not None:
+    if "log_ref" in x:
         terms["kl"] = kl_terms(kl, x)
-    if entropy is not None:
+    if "entropy" in x:
         terms["entropy"] = x.read("entropy")
-    share = _shares(x, by_row, parts.mean, tokens, rows, length, ranks, packed=segment is not None)
-    made: dict[str, Any] = {"ratio": x.xp.exp(level), "advantage": A, "clipped": x.xp.where(out & live, 1.0, 0.0 * A)}
+    arrays: dict[str, Any] = {"ratio": x.xp.exp(level), "advantage": A, "clipped": x.xp.where(out & live, 1.0, 0.0 * A)}
     if w is not None:
-        made["weight"] = w
+        arrays["weight"] = w
     terms = {name: x.xp.where(x.decision, term, 0.0) for name, term in terms.items()}
     total: Any = terms["policy"]
     for term in ("kl", "entropy"):
         total = total + costs[term] * terms[term] if costs[term] else total
-    found = {name: x.do.constant(x.xp.where(x.decision, array, 0.0)) for name, array in made.items()}
-    count: Any = x.decision.sum()
-    return Loss((total * share).sum(), terms, found, count)
+    arrays = {name: x.do.constant(x.xp.where(x.decision, array, 0.0)) for name, array in arrays.items()}
+    return Loss((total * _shares(x, by_row, parts.mean, by)).sum(), terms, arrays, x.decision.sum())
 
 
 def _check_segment(x: Steps[Any], segment: Any) -> None:
@@ -301,40 +340,24 @@ def _level(level: str, token: Any, rows: Rows[Any]) -> Any:
     return total / rows.x.xp.where(n > 1, n, 1.0)
 
 
-def _weight(
-    x: Steps[Any], parts: PolicyLoss, log_prox: Any, log_mu: Any, weight: Any, mask: Any, segment: Any, check: Any
-) -> Any:
-    """w, or None where it is 1."""
-    if weight is not None:
-        return x.constant("weight")
+def _weight(parts: PolicyLoss, drawn: dict[str, Any]) -> Any:
+    """w by the trace, or None where it is 1."""
     if parts.weight is None:
         return None
-    if log_mu is None:
+    if drawn["log_mu"] is None:
         raise TypeError(f"{parts.name} weighs π_prox against μ, the policy that acted: give log_mu")
-    options: dict[str, Any] = {"level": "token", **parts.weight_options}
-    return weights(
-        parts.weight,
-        log_pi=x.plain(log_prox),
-        log_mu=x.plain(log_mu),
-        mask=mask,
-        segment=segment,
-        check=check,
-        **options,
-    )
+    return weights(parts.weight, **{"level": "token", **parts.weight_options}, **drawn)
 
 
 def _kept(
-    x: Steps[Any], parts: PolicyLoss, A: Any, token: Any, rows: Rows[Any], log_prox: Any, log_mu: Any, mask: Any, segment: Any,
-    keep: Any, check: Any,
-) -> Any:  # fmt: skip
+    x: Steps[Any], parts: PolicyLoss, A: Any, token: Any, rows: Rows[Any], keep: Any, drawn: dict[str, Any]
+) -> Any:
     """Where a decision has a loss; None: everywhere."""
     there = None if keep is None else _flags(x, keep)
     if parts.keep:
-        if log_mu is None:
+        if drawn["log_mu"] is None:
             raise TypeError(f"{parts.name} compares π_prox with μ, the policy that acted: give log_mu")
-        more = reject(
-            **parts.keep, log_pi=x.plain(log_prox), log_mu=x.plain(log_mu), mask=mask, segment=segment, check=check
-        )
+        more = reject(**parts.keep, **drawn)
         there = more if there is None else there & more
     if parts.keep_negative is not None:
         n: Any = rows.count_or_one()
@@ -355,29 +378,17 @@ def _flags(x: Steps[Any], keep: Any) -> Any:
     return (x.xp.broadcast_to(array[:, None], x.shape) if rows else array) != 0
 
 
-def _shares(
-    x: Steps[Any],
-    by_row: Rows[Any],
-    mean: str,
-    tokens: float | None,
-    rows: float | None,
-    length: float | None,
-    ranks: int,
-    *,
-    packed: bool,
-) -> Any:
+def _shares(x: Steps[Any], by_row: Rows[Any], mean: str, by: _Denominators) -> Any:
     """By what each decision counts in the loss."""
     one: Any = x.xp.where(x.decision, by_row.ones(), 0.0)
-    ranks = _denominator("ranks", ranks)
+    ranks = _denominator("ranks", by.ranks)
     if mean == "token-mean":
-        return ranks * one / (at_least_1(x.do, one.sum()) if tokens is None else _denominator("tokens", tokens))
+        return ranks * one / (at_least_1(x.do, one.sum()) if by.tokens is None else _denominator("tokens", by.tokens))
     n: Any = x.xp.where(x.decision, by_row.count(), 1.0)
     share = one / n if mean == "seq-mean-token-mean" else one
     if mean == "seq-mean-token-sum-norm":
-        if length is None and packed:
-            raise TypeError(f"{mean} divides by the length of a padded row, which packed rows do not show: give length")
-        share = share / (x.shape[-1] if length is None else _denominator("length", length))
-    return ranks * share / (at_least_1(x.do, (one / n).sum()) if rows is None else _denominator("rows", rows))
+        share = share / (x.shape[-1] if by.length is None else _denominator("length", by.length))
+    return ranks * share / (at_least_1(x.do, (one / n).sum()) if by.rows is None else _denominator("rows", by.rows))
 
 
 def _denominator(name: str, value: Any) -> Any:

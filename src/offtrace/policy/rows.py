@@ -6,6 +6,7 @@ from typing import Any, Generic
 
 from offtrace.arrays import Array
 from offtrace.policy.steps import Steps
+from offtrace.returns.weights.scan import Single, at_the_end, ends, previous, running_sums, starts
 
 
 class Rows(Generic[Array]):
@@ -13,44 +14,34 @@ class Rows(Generic[Array]):
 
     def __init__(self, x: Steps[Array], decision: Array, segment: Array | None) -> None:
         self.x, self.decision = x, decision
-        self.order: Any = None
-        self.back: Any = None
-        self.start: Any = None
-        self.end: Any = None
+        self.ids: Any = None if segment is None else self._in_rows(x.do.array("segment", segment))
+        self.first: Any = None
+        self.last: Any = None
         if segment is not None:
-            self._find_segments(x.do.array("segment", segment))
+            rows = self._in_rows(decision)
+            self.first, self.last = starts(x.do, rows, self.ids), ends(x.do, rows, self.ids)
 
-    def _find_segments(self, segment: Any) -> None:
-        """Decisions come first in each row, so that a segment is a stretch, from `start` to `end`."""
-        x, take = self.x, self.x.do.take
-        self.order = x.decisions_first(self.decision)
-        self.back = x.xp.argsort(self.order, -1)
-        there: Any = take(self.decision, self.order)
-        ids = take(segment, self.order)
-        same: Any = ids[..., 1:] == ids[..., :-1]
-        first = x.xp.concatenate([there[..., :1] | True, ~same | ~there[..., 1:]], -1)
-        last = x.xp.concatenate([first[..., 1:], there[..., :1] | True], -1)
-        ordinal: Any = x.xp.cumsum(first | False, -1) - 1
-        self.start = take(x.decisions_first(first), ordinal)
-        self.end = take(x.decisions_first(last), ordinal)
+    def _in_rows(self, array: Any) -> Any:
+        return array.reshape(-1, self.x.shape[-1])
 
     def up_to(self, values: Array) -> Array:
         """The sum over the decisions of the row up to this one."""
-        xp, take = self.x.xp, self.x.do.take
-        if self.order is None:
-            return xp.cumsum(xp.where(self.decision, values, 0.0), -1)
-        closed: Any = take(xp.where(self.decision, values, 0.0), self.order)
-        total: Any = xp.cumsum(closed, -1)
-        return take(total - take(total - closed, self.start), self.back)
+        xp = self.x.xp
+        values = xp.where(self.decision, values, 0.0)
+        if self.first is None:
+            return xp.cumsum(values, -1)
+        return self._sums(values).reshape(self.x.shape)
+
+    def _sums(self, values: Any) -> Any:
+        return running_sums(self.x.do, Single(self._in_rows(values)), self.first, packed=True).one
 
     def total(self, values: Array) -> Array:
         """The sum over all decisions of the row, at each of its steps."""
-        xp, take = self.x.xp, self.x.do.take
-        if self.order is None:
-            return xp.broadcast_to(xp.where(self.decision, values, 0.0).sum(-1)[..., None], tuple(self.decision.shape))
-        closed: Any = take(xp.where(self.decision, values, 0.0), self.order)
-        total: Any = xp.cumsum(closed, -1)
-        return take(take(total, self.end) - take(total - closed, self.start), self.back)
+        xp = self.x.xp
+        values = xp.where(self.decision, values, 0.0)
+        if self.first is None:
+            return xp.broadcast_to(values.sum(-1)[..., None], tuple(self.decision.shape))
+        return at_the_end(self.x.do, self._sums(values), self.last).reshape(self.x.shape)
 
     def count(self) -> Array:
         """How many decisions the row has, at each of its steps."""
@@ -64,6 +55,17 @@ class Rows(Generic[Array]):
     def position(self) -> Array:
         """1, 2, … for the decisions of a row."""
         return self.up_to(self.ones())
+
+    def before(self, values: Array, first: float) -> Array:
+        """What stands at the decision before each, in the same row; `first` at the first."""
+        x, rows = self.x, self._in_rows(self.decision)
+        begins = starts(x.do, rows, self.ids)
+        earlier = previous(x.do, self._in_rows(values), rows).two
+        return x.xp.where(begins, first, earlier).reshape(x.shape)
+
+    def how_many(self) -> Array:
+        """How many rows, or segments of rows, have a decision."""
+        return (self.decision.any(-1) if self.first is None else self.first).sum()
 
     def ones(self) -> Array:
         """1 at each step, in the dtype of log π."""

@@ -33,8 +33,16 @@ class Loss(NamedTuple, Generic[Array]):
     @property
     def means(self) -> dict[str, Array]:
         """The mean of each term over decisions, for loggers, without gradients; 0 where there is no decision."""
-        do: Backend[Any] = backend_of(self.terms)
-        return {name: do.constant(term).sum() / at_least_1(do, self.decisions) for name, term in self.terms.items()}
+        do: Backend[Any] = backend_of({"decisions": self.decisions})
+        totals = {name: do.constant(_total(term)) for name, term in self.terms.items()}
+        return {name: total / at_least_1(do, self.decisions) for name, total in totals.items()}
+
+
+def _total(term: Any) -> Any:
+    """The sum of a term in any form."""
+    if isinstance(term, list):
+        return sum(row.sum() for row in term)
+    return (term.values() if getattr(term, "is_nested", False) else term).sum()
 
 
 def at_least_1(do: Backend[Array], count: Array) -> Array:
@@ -130,21 +138,6 @@ class Steps(Generic[Array]):
         each: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
         made = {name: self.do.constant(array) for name, array in arrays.items()}
         return Loss(each.sum() / at_least_1(self.do, count if over is None else over), terms, made, count)
-
-    def decisions_first(self, decision: Array) -> Array:
-        """The order in which the decisions of each row come first, each in its order."""
-        place = self.xp.cumsum(decision | True, -1)
-        return self.xp.argsort(self.xp.where(decision, place, place + decision.shape[-1]), -1)
-
-    def sequences(self, segment: Array | None) -> Array:
-        """How many rows, or segments of rows, have a decision."""
-        found: Any = self.decision
-        if segment is None:
-            return found.any(-1).sum()
-        order = self.decisions_first(found)
-        ids = self.do.take(self.do.array("segment", segment), order)
-        new = self.xp.concatenate([ids[..., :1] == ids[..., :1], ids[..., 1:] != ids[..., :-1]], -1)
-        return (new & self.do.take(found, order)).sum()
 
     def _wide(self, array: Array) -> Array:
         half = self.do.letter(array.dtype) not in "biu" and array.dtype.itemsize < 4  # bfloat16 has no letter in NumPy

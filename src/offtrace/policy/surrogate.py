@@ -9,6 +9,7 @@ import numpy as np
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
+from offtrace.policy.rows import Rows
 from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import weights
 from offtrace.traces import ImportanceSampling, Trace, TruncatedIS
@@ -86,9 +87,10 @@ def weighted(
         _refuse_beside_own(level, options)
         prefix = weights(trace, **taken, segment=segment, level="prefix", check=check)
         ratio = weights(TruncatedIS(bound=number("own", own, 0.0, np.inf)), **taken, level="token", check=check)
-        weight = _before(x, prefix, mask, segment) * ratio
+        decision: Any = x.decision | True if mask is None else x.do.array("mask", mask) != 0
+        weight = Rows(x, decision, segment).before(prefix, 1.0) * ratio
     terms = {"policy": -x.times_log(weight * advantage, x.read("log_pi"))}
-    rows = None if mean == "token-mean" else x.sequences(segment)
+    rows = None if mean == "token-mean" else Rows(x, x.decision, segment).how_many()
     return x.loss(terms, {}, over=rows, weight=weight, advantage=advantage)
 
 
@@ -98,21 +100,6 @@ def _refuse_beside_own(level: str, options: Mapping[str, object]) -> None:
     if level != "prefix" or given:
         what = f"level={level!r}" if level != "prefix" else given[0]
         raise ValueError(f"own is given beside {what}: it goes with level='prefix', and bounds the own ratio itself")
-
-
-def _before(x: Steps[Array], weight: Array, mask: Array | None, segment: Array | None) -> Array:
-    """The weight of the decision before, in the same row or segment; 1 at the first.
-
-    Decisions are moved to the front of their row, so that the one before stands next to each, and back.
-    """
-    xp, take = x.xp, x.do.take
-    decision: Any = x.decision | True if mask is None else x.do.array("mask", mask) != 0
-    order = x.decisions_first(decision)
-    closed = take(weight, order)
-    ids = closed * 0 if segment is None else take(x.do.array("segment", segment), order)
-    first = xp.concatenate([ids[..., :1] == ids[..., :1] + 1, ids[..., 1:] == ids[..., :-1]], -1)
-    before = xp.concatenate([closed[..., :1], closed[..., :-1]], -1)
-    return take(xp.where(first, before, 1.0), xp.argsort(order, -1))
 
 
 def clipped(

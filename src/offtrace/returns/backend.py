@@ -75,6 +75,18 @@ class Backend(ArrayKind[Array]):
         """The entries of the last axis at indices [..., 1]."""
 
     @abstractmethod
+    def placed(self, values: Array, at: Array, size: int) -> Array:
+        """Values [N] at these places of a flat array of zeros."""
+
+    @abstractmethod
+    def summed(self, values: Array, at: Array, size: int) -> Array:
+        """Flat array whose entries are sums of the values [N] that go to this place."""
+
+    @abstractmethod
+    def largest(self, values: Array, at: Array, size: int) -> Array:
+        """Flat array whose entries are the largest of the values [N] that go to this place; −∞ where there is none."""
+
+    @abstractmethod
     def cast(self, array: Array, dtype: Any) -> Array:
         """The array in another dtype."""
 

@@ -55,10 +55,6 @@ class Operations(ABC):
     def take(self, array: Tensor, index: Tensor) -> Tensor:
         """Entries of the last axis at indices."""
 
-    @abstractmethod
-    def positions(self, like: Tensor) -> Tensor:
-        """0, 1, … along the last axis of an array, in its shape, as integers."""
-
 
 class Rows(NamedTuple):
     """A trajectory as float64 [N, T], with zeros in place of all that must not be read."""

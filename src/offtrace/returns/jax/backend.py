@@ -125,6 +125,18 @@ class JaxBackend(Backend[jax.Array]):
         """The entries of the last axis at indices [..., 1]."""
         return jnp.take_along_axis(array, index, -1)
 
+    def placed(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
+        """Values [N] at these places of a flat array of zeros."""
+        return jnp.zeros(size, values.dtype).at[at].set(values)
+
+    def summed(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
+        """Sums of the values [N] that go to the same place of a flat array."""
+        return jnp.zeros(size, values.dtype).at[at].add(values)
+
+    def largest(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
+        """The largest of the values [N] that go to the same place of a flat array."""
+        return jnp.full(size, -jnp.inf, values.dtype).at[at].max(values)
+
     def cast(self, array: jax.Array, dtype: np.dtype[np.generic]) -> jax.Array:
         """The array in another dtype."""
         return array.astype(dtype)

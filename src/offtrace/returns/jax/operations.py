@@ -6,6 +6,7 @@ Each function takes what decides about the program, the numbers of a rule, the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -85,10 +86,6 @@ class JaxOperations(Operations):
         """Entries of the last axis at indices."""
         return jnp.take_along_axis(array, index, -1)
 
-    def positions(self, like: Array) -> Array:
-        """0, 1, … along the last axis."""
-        return lax.broadcasted_iota(jnp.int64, like.shape, like.ndim - 1)
-
 
 DOUBLE = JaxOperations(False)
 
@@ -137,6 +134,7 @@ def _normalized(weights: Array, counted: Array, group: Array | None) -> Array:
 
 def keep(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """1 where a decision is kept, else 0."""
-    flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items()}
-    kept = scan.kept(DOUBLE, given.how, flat["log_pi"], flat["log_mu"], flat["valid"] != 0, flat.get("pair"))
-    return jnp.where(kept, 1.0, 0.0).reshape(given.shape)
+    rows = math.prod(given.shape[:-1])
+    flat = {name: a.reshape(rows, -1) for name, a in (real | other).items()}
+    arrays = flat["log_pi"], flat["log_mu"], flat["valid"] != 0, flat.get("pair"), flat.get("advantage")
+    return jnp.where(scan.kept(DOUBLE, given.how, *arrays), 1.0, 0.0).reshape(given.shape)

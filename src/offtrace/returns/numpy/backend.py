@@ -79,6 +79,22 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         """The entries of the last axis at indices [..., 1]."""
         return np.take_along_axis(array, index, -1)
 
+    def placed(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
+        """Values [N] at these places of a flat array of zeros."""
+        out = np.zeros(size, values.dtype)
+        out[at] = values
+        return out
+
+    def summed(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
+        """Sums of the values [N] that go to the same place of a flat array."""
+        return np.bincount(at, values, size)
+
+    def largest(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
+        """The largest of the values [N] that go to the same place of a flat array."""
+        out = np.full(size, -np.inf)
+        np.maximum.at(out, at, values)
+        return out
+
     def cast(self, array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
         """The array in another dtype."""
         return array.astype(dtype, copy=False)

@@ -60,6 +60,28 @@ class Sequences(NamedTuple):
         """A number for each sequence given to each of its decisions, [N]."""
         return np.repeat(numbers, self.lengths)
 
+    @property
+    def positions(self) -> np.ndarray:
+        """0, 1, … along each sequence, [N]."""
+        return np.arange(len(self.rows)) - self.spread(self.starts)
+
+    def up_to(self, values: np.ndarray) -> np.ndarray:
+        """The sum from the start of each sequence up to each decision, [N]."""
+        out = np.empty(len(values))
+        _running_sums(np.ascontiguousarray(values, np.float64), self.starts, out)
+        return out
+
+
+@kernel
+def _running_sums(values, starts, out):
+    """Sums of values [N] that begin anew at each of the starts [S]."""
+    total, s = 0.0, 0
+    for i in range(len(values)):
+        if s < len(starts) and starts[s] == i:
+            total, s = 0.0, s + 1
+        total += values[i]
+        out[i] = total
+
 
 def sequences(mask: np.ndarray, segment: np.ndarray | None = None) -> Sequences:
     """The decisions where a mask [B, T] is true; an error where the ids of segments fall along a row."""
@@ -211,14 +233,17 @@ def _never_drawn(given: Decisions[np.ndarray]) -> np.ndarray:
     return never if given.mask is None else never & (given.mask != 0)
 
 
-def statistic(criterion: Criterion, log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
+def statistic(criterion: Criterion, log_ratio: np.ndarray, log_mu: np.ndarray, rows: Sequences) -> np.ndarray:
     """What the criterion looks at: a number for each decision, [N], or for each sequence, [S]."""
-    with np.errstate(over="ignore"):  # k3 of an enormous ratio is infinite, and rejected
-        value = estimate(np, criterion.k, log_ratio)
+    with np.errstate(over="ignore", invalid="ignore"):  # k3 of an enormous ratio is infinite, and rejected
+        value = estimate(np, criterion.k, log_ratio, log_mu)
         if criterion.over == "token":
             return value
         if criterion.over == "max":
             return np.maximum.reduceat(value, rows.starts)
+        if criterion.over.startswith("prefix"):
+            total = rows.up_to(value)
+            return total / (rows.positions + 1) if criterion.over == "prefix mean" else total
         total = np.add.reduceat(value, rows.starts)
         return total / rows.lengths if criterion.over == "mean" else total
 
@@ -236,11 +261,18 @@ def keep(criteria: tuple[Criterion, ...], given: Decisions[np.ndarray]) -> np.nd
         )
     log_ratio, rows = decisions_of(given, never_drawn=True)
     out = np.zeros(given.shape if len(given.shape) == 2 else (1, *given.shape), bool)
+    log_mu = rows.of(np.atleast_2d(given.arrays()["log_mu"])).astype(np.float64)
+    advantage = None
+    if given.advantage is not None:
+        of_rows = given.advantage.reshape(len(out), -1)
+        advantage = rows.of(np.broadcast_to(of_rows, out.shape))
+        if np.isnan(advantage).any():
+            at = int(np.argmax(np.isnan(advantage)))
+            raise ValueError(f"advantage is NaN at a decision, in row {rows.rows[at]} at step {rows.steps[at]}")
     passed = np.ones(len(log_ratio), bool)
     for criterion in criteria:
-        value = statistic(criterion, log_ratio, rows)
-        inside = (value >= criterion.lower) & (value <= criterion.upper)
-        passed &= inside if criterion.over == "token" else rows.spread(inside)
+        value = statistic(criterion, log_ratio, log_mu, rows)
+        passed &= criterion.keeps(value if len(value) == len(passed) else rows.spread(value), advantage)
     out[rows.rows, rows.steps] = passed
     return out.reshape(given.shape)
 

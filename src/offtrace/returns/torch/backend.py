@@ -150,6 +150,18 @@ class TorchBackend(Backend[Tensor]):
         """The entries of the last axis at indices [..., 1]."""
         return torch.take_along_dim(array, index.long(), -1)
 
+    def placed(self, values: Tensor, at: Tensor, size: int) -> Tensor:
+        """Values [N] at these places of a flat tensor of zeros."""
+        return values.new_zeros(size).index_copy(0, at.long(), values)
+
+    def summed(self, values: Tensor, at: Tensor, size: int) -> Tensor:
+        """Sums of the values [N] that go to the same place of a flat tensor."""
+        return values.new_zeros(size).index_add(0, at, values)
+
+    def largest(self, values: Tensor, at: Tensor, size: int) -> Tensor:
+        """The largest of the values [N] that go to the same place of a flat tensor."""
+        return values.new_full((size,), -torch.inf).scatter_reduce(0, at, values, "amax")
+
     def cast(self, array: Tensor, dtype: torch.dtype) -> Tensor:
         """The tensor in another dtype."""
         return array.to(dtype)

@@ -103,10 +103,6 @@ class TorchOperations(Operations):
         """Entries of the last axis at indices."""
         return torch.take_along_dim(array, index, -1)
 
-    def positions(self, like: Tensor) -> Tensor:
-        """0, 1, … along the last axis."""
-        return torch.arange(like.shape[-1], device=like.device).expand(like.shape)
-
 
 TORCH = TorchOperations()
 

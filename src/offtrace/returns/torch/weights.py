@@ -42,15 +42,23 @@ def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
     rows = _rows(given)
     decision = _decision(given, rows["log_pi"].device)
-    return scan.kept(TORCH, criteria, rows["log_pi"], rows["log_mu"], decision, rows.get("segment")).reshape(
-        given.shape
+    passed = scan.kept(
+        TORCH, criteria, rows["log_pi"], rows["log_mu"], decision, rows.get("segment"), _advantage(given)
     )
+    return passed.reshape(given.shape)
+
+
+def _advantage(given: Decisions[Tensor]) -> Tensor | None:
+    """The advantage as [N, T], or [N, 1] where it is one for each row."""
+    if given.advantage is None:
+        return None
+    return given.advantage.detach().reshape(math.prod(given.shape[:-1]), -1)
 
 
 def _rows(given: Decisions[Tensor]) -> dict[str, Tensor]:
     """The arrays as [N, T]."""
     T = given.shape[-1]
-    return {name: a.detach().reshape(-1, T) for name, a in given.arrays().items() if name != "group"}
+    return {name: a.detach().reshape(-1, T) for name, a in given.arrays().items() if name not in ("group", "advantage")}
 
 
 def _decision(given: Decisions[Tensor], device: torch.device) -> Tensor:

@@ -3,7 +3,9 @@ which decisions are kept, by how far π and μ are apart at them; nothing of it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +13,23 @@ from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.weights.decisions import ESTIMATES, LEVELS, Criterion, Weighing
+from offtrace.returns.weights.ragged import padded_rows
 from offtrace.traces import Trace
 from offtrace.traces.base import number, option
 from offtrace.traces.trace_argument import as_trace
 
 OUTSIDE = ("truncate", "mask")
 NORMALIZE = ("batch", "group")
-KNOWN = tuple(f"{over} {k}" for over in ("token", "sequence sum", "sequence mean", "sequence max") for k in ESTIMATES)
+OVER = {
+    "token": "token", "prefix": "prefix sum", "prefix sum": "prefix sum", "prefix mean": "prefix mean",
+    "sequence": "sum", "sequence sum": "sum", "sequence mean": "mean", "sequence max": "max",
+}  # fmt: skip
+"""What a criterion is taken over, by its words; a product of ratios is the sum of their logarithms."""
+KNOWN = (
+    *(f"{over} {k}" for over in OVER if over not in ("prefix", "sequence") for k in ESTIMATES),
+    *(f"{over} ratio" for over in OVER if not over.endswith("sum")),
+    "token difference",
+)
 
 Bound = float | None
 """A bound of one criterion; None means none."""
@@ -38,6 +50,8 @@ def weights(
     group: Array | None = None,
     process_group: object = None,
     greedy: Array | None = None,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
     check: Option = None,
 ) -> Array:
     """The weight of each decision, [T] or [B, T] as the arrays: how much it counts, since μ acted and π is meant. No gradient.
@@ -59,6 +73,10 @@ def weights(
     `"group"` by that over the rows with the same id in `group` [B]. With `process_group`, of torch.distributed, the mean is
     one over all its processes. Where all weights are 0 they stay 0.
 
+    Rows of unequal length need no padding: with `cu_seqlens` [n + 1], where each begins, arrays are flat [N]. Or pass lists of
+    arrays, or nested tensors. The result has the same form, and exactly the numbers of padded rows. On a GPU `max_seqlen`, the
+    length of the longest row, saves waiting for the device; inside `jit` it is needed.
+
     The log-probabilities may differ in dtype: each is read as it is, all is computed in float64, and the result has the wider
     dtype, as the library of the arrays promotes them. `greedy` and `check` are those of `targets`.
 
@@ -77,7 +95,8 @@ def weights(
         raise TypeError(f"{trace.title!r} has no normal form, which weights need: write it with `factors`, as a Trace")
     how = options(level, lower, upper, outside, normalize, group, process_group)
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "group": group, "greedy": greedy}
-    return backend_of(arrays).weights(trace, arrays, how, check=check)
+    arrays, in_form = padded_rows(arrays, cu_seqlens, max_seqlen, check)
+    return in_form(backend_of(arrays).weights(trace, arrays, how, check=check))
 
 
 def options(
@@ -127,23 +146,34 @@ def reject(
     lower: Bound | Sequence[Bound] = None,
     mask: Array | None = None,
     segment: Array | None = None,
+    advantage: Array | None = None,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
     check: Option = None,
 ) -> Array:
     """Whether each decision is kept: booleans [T] or [B, T], False where there is no decision.
 
-    `by` says what is looked at: "token k1", "sequence sum k2", "sequence mean k3", "sequence max k3", … in any combination, where
+    `by` says what is looked at: "token k1", "sequence sum k2", "prefix mean k3", "sequence max k3", … in any combination, where
 
         k1 = −log ρ,   k2 = ½ (log ρ)²,   k3 = ρ − 1 − log ρ
 
     all estimate KL(μ, π) by an action of μ. A decision is kept where the number is at most `upper`, and at least `lower`, which
-    only k1 has, since the others are never negative. By "token" each decision is judged by itself, by "sequence …" all decisions
-    of a row, or of a segment, together. Several criteria at once are sequences of the same length; a decision must pass all.
+    k2 and k3 lack, since they are never negative. By "token" each decision is judged by itself, by "prefix …" with those before
+    it, by "sequence …" all decisions of a row, or of a segment, together. Several criteria at once are sequences of the same
+    length; a decision must pass all.
+
+    Bounds of ratios need no signs: "token ratio" is ρ, "prefix ratio" and "sequence ratio" are products, "prefix mean ratio" and
+    "sequence mean ratio" their roots, "sequence max ratio" is the largest. "token difference" is π − μ.
+
+    With `advantage`, [B, T] or one for each row [B], bounds of ratios and of the difference depend on its sign: `upper` acts only
+    where it is positive, `lower` only where it is negative, so that no decision is rejected which moves π back towards μ. DPPO's
+    mask is by="token difference"; OPSM's is by="sequence mean ratio" with lower=exp(−δ).
 
     A decision whose log_mu is −inf, although the action was taken, is rejected, with a warning that counts them, and so is its
     sequence by "sequence …". The warning is left out where values are not looked at, as in `jit` and on a GPU without check=True.
 
     Nothing is multiplied into the weights, so that a mean can be one over what is kept: (w · A · keep).sum() / keep.sum(). Arrays
-    are those of `weights`.
+    are those of `weights`, `cu_seqlens` and `max_seqlen` too.
 
     >>> import numpy as np, offtrace as ot
     >>> taken = dict(log_pi=np.log([[0.9, 0.1], [0.5, 0.4]]), log_mu=np.log([[0.5, 0.5], [0.5, 0.5]]))
@@ -154,22 +184,27 @@ def reject(
     array([[ True, False],
            [ True,  True]])
     """
-    arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment}
+    arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "advantage": advantage}
     for name in ("log_pi", "log_mu"):
         if arrays[name] is None:
             raise TypeError(f"{name} is missing: rejection goes by log π − log μ of the actions taken")
-    return backend_of(arrays).reject(criteria(by, lower, upper), arrays, check=check)
+    arrays, in_form = padded_rows(arrays, cu_seqlens, max_seqlen, check)
+    chosen = criteria(by, lower, upper, signed=advantage is not None)
+    return in_form(backend_of(arrays).reject(chosen, arrays, check=check))
 
 
 def criteria(
-    by: str | Sequence[str], lower: Bound | Sequence[Bound], upper: Bound | Sequence[Bound]
+    by: str | Sequence[str], lower: Bound | Sequence[Bound], upper: Bound | Sequence[Bound], *, signed: bool = False
 ) -> tuple[Criterion, ...]:
     """The criteria, each an error if it is not one of those that there are, or has no bound that acts."""
     names = [by] if isinstance(by, str) else list(by)
     if not names:
         raise ValueError("by is empty: name at least one criterion, such as 'sequence mean k3'")
     bounds = list(zip(names, _each("lower", lower, names), _each("upper", upper, names), strict=True))
-    return tuple(_criterion(*each) for each in bounds)
+    chosen = tuple(_criterion(*each, signed=signed) for each in bounds)
+    if signed and not any(criterion.signed for criterion in chosen):
+        raise TypeError("advantage has no part here: by its sign go criteria of ratios, and 'token difference'")
+    return chosen
 
 
 def _each(name: str, bound: Bound | Sequence[Bound], names: list[str]) -> list[Bound]:
@@ -187,10 +222,10 @@ def _each(name: str, bound: Bound | Sequence[Bound], names: list[str]) -> list[B
     return made
 
 
-def _criterion(name: str, lower: Bound, upper: Bound) -> Criterion:
+def _criterion(name: str, lower: Bound, upper: Bound, *, signed: bool) -> Criterion:
     _one_of("by", name, KNOWN)
-    words = name.split()
-    if lower is not None and words[-1] != "k1":
+    over, k = name.rsplit(" ", 1)
+    if lower is not None and k in ("k2", "k3"):
         raise ValueError(f"{name} is never negative and has no lower bound: leave lower out, or pass None for it")
     if lower is None and upper is None:
         raise ValueError(f"{name} has no bound, so that nothing is rejected: pass upper")
@@ -198,4 +233,10 @@ def _criterion(name: str, lower: Bound, upper: Bound) -> Criterion:
     high = np.inf if upper is None else number("upper", upper, -np.inf, np.inf)
     if low > high:
         raise ValueError(f"lower = {low:g} is above upper = {high:g}: every decision would be rejected")
-    return Criterion(words[-2], words[-1], low, high)
+    if k == "ratio":
+        if (lower is not None and low < 0) or high < 0:
+            raise ValueError(
+                f"{name} has a bound below 0, and ratios are not negative: give ratios, not their logarithms"
+            )
+        low, high = (math.log(bound) if bound > 0 else -math.inf for bound in (low, high))
+    return Criterion(OVER[over], k, low, high, signed and k in ("ratio", "difference"))

@@ -4,6 +4,7 @@
     mask              true for decisions: booleans, or 0 and 1 of any dtype; elsewhere nothing is read, and the weight is 0
     segment           integer ids, [T] or [B, T], that do not fall along a row: decisions with the same id are a row of their own
     group             integer ids, [B]: rows that are normalised together
+    advantage         [T] or [B, T], or [B]: one for each row
 
 Unlike in a trajectory, a step that is no decision is no end: the product of ratios passes over it.
 """
@@ -45,24 +46,34 @@ class Criterion(NamedTuple):
     """What `reject` looks at, and the interval in which it keeps a decision."""
 
     over: str
-    """Either "token", or "sum", "mean" or "max" over a sequence."""
+    """Either "token", or "sum", "mean" or "max" over a sequence, or "prefix sum" or "prefix mean"."""
     k: str
-    """One of `ESTIMATES`."""
+    """One of `ESTIMATES`, "ratio" or "difference"."""
     lower: float
     upper: float
+    """Bounds of log ρ where k is "ratio"."""
+    signed: bool = False
+    """Whether `upper` acts where A > 0 only, and `lower` where A < 0."""
+
+    def keeps(self, value: Array, advantage: Array | None) -> Array:
+        """Whether a decision is kept, from its value and its advantage; what is not a number is not."""
+        if not self.signed or advantage is None:
+            return (value >= self.lower) & (value <= self.upper)
+        known: Array = value == value
+        return known & ((advantage >= 0) | (value >= self.lower)) & ((advantage <= 0) | (value <= self.upper))
 
 
 ESTIMATES = ("k1", "k2", "k3")
 """Estimates of KL(μ, π) by one action: k1 = −log ρ, k2 = ½ (log ρ)², k3 = ρ − 1 − log ρ."""
 
 
-def estimate(xp: Module, k: str, log_ratio: Array) -> Array:
-    """One of `ESTIMATES`, from log ρ; infinite where ρ is 0."""
-    if k == "k1":
-        return -log_ratio
+def estimate(xp: Module, k: str, log_ratio: Array, log_mu: Array) -> Array:
+    """What a criterion looks at, from log ρ and log μ: one of `ESTIMATES`, log ρ for "ratio", or π − μ for "difference"."""
+    if k in ("k1", "ratio"):
+        return -log_ratio if k == "k1" else log_ratio
     if k == "k2":
         return 0.5 * log_ratio * log_ratio
-    return xp.expm1(log_ratio) - log_ratio
+    return xp.expm1(log_ratio) - log_ratio if k == "k3" else xp.exp(log_mu) * xp.expm1(log_ratio)
 
 
 class Decisions(NamedTuple, Generic[Array]):
@@ -74,6 +85,7 @@ class Decisions(NamedTuple, Generic[Array]):
     mask: Array | None = None
     segment: Array | None = None
     group: Array | None = None
+    advantage: Array | None = None
     dtypes: tuple[Any, ...] = ()
     """Of the log-probabilities that were given, also where the rule does not read them."""
 
@@ -85,6 +97,7 @@ class Decisions(NamedTuple, Generic[Array]):
             "mask": self.mask,
             "segment": self.segment,
             "group": self.group,
+            "advantage": self.advantage,
         }
         return {name: array for name, array in named.items() if array is not None}
 
@@ -97,7 +110,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
     """Hold arrays to what the module says of shapes, dtypes and devices. No value is looked at."""
     ready: dict[str, Any] = {}
     first, shape, device = "", (), None
-    for name in ("log_pi", "log_mu", "mask", "greedy", "segment", "group"):
+    for name in ("log_pi", "log_mu", "mask", "greedy", "segment", "group", "advantage"):
         if given.get(name) is None:
             continue
         array = kind.array(name, given[name])
@@ -122,7 +135,9 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
 def _check(
     kind: ArrayKind[Array], storable: tuple[object, ...], name: str, array: Array, first: str, shape: tuple[int, ...]
 ) -> None:
-    if name == "group":
+    if name == "advantage" and len(shape) == 2 and tuple(array.shape) == shape[:1]:
+        pass
+    elif name == "group":
         if len(shape) != 2 or tuple(array.shape) != shape[:1]:
             raise ValueError(
                 f"group has shape {tuple(array.shape)} but {first} has shape {shape}: it holds one id for each row of [B, T]"
@@ -137,7 +152,7 @@ def _check(
         raise TypeError(
             f"{name} must hold integer ids, got {array.dtype}: convert it, e.g. {kind.converting(name, 'int64')}"
         )
-    if name.startswith("log_") and kind.native(array.dtype) not in storable:
+    if name.startswith(("log_", "advantage")) and kind.native(array.dtype) not in storable:
         raise TypeError(
             f"{name} must be of a floating dtype, got {array.dtype}: convert it, e.g. {kind.converting(name, 'float32')}"
         )

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from offtrace._shared import notebook
-from offtrace.arrays import Array
-from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.numpy.backend import BACKEND
-from offtrace.returns.numpy.weights import Sequences, decisions_of
+from offtrace.arrays import Array, Module, Option
+from offtrace.returns.array_kinds import as_numpy, backend_of
+from offtrace.returns.backend import Backend
+from offtrace.returns.numpy.backend import BACKEND as NUMPY
+from offtrace.returns.numpy.weights import Sequences, decisions_of, sequences
 from offtrace.returns.weights.api import weights
 from offtrace.returns.weights.decisions import Decisions, agreed
+from offtrace.returns.weights.ragged import padded_rows
+from offtrace.returns.weights.scan import Pair, running_sums, starts
 from offtrace.traces import Trace
 from offtrace.traces.trace_argument import UNCAPPED
 
@@ -59,8 +62,14 @@ def diagnose_weights(
     upper: float | None = None,
     outside: str = "truncate",
     greedy: Array | None = None,
+    cu_seqlens: Any = None,
+    max_seqlen: int | None = None,
+    check: Option = None,
 ) -> WeightDiagnosis:
-    """Measure how far π and μ are apart at the decisions taken, and what `weights` makes of it. O(T), on the host, in float64.
+    """Measure how far π and μ are apart at the decisions taken, and what `weights` makes of it, in float64.
+
+    Tensors on a GPU are measured there, and one small transfer brings the numbers; their values are only checked with check=True.
+    `cu_seqlens` and `max_seqlen` as in `weights`.
 
     - `mean_ratio`: the mean of ρ over decisions, which is 1 on average whatever the policies, if the actions were drawn from μ
       and log_mu is μ's. `mean_ratio_z` is how many standard errors it is from 1; ρ_t − 1 is a martingale difference, so that
@@ -82,94 +91,95 @@ def diagnose_weights(
     >>> [round(diagnosis[name], 2) for name in names], diagnosis.findings
     ([0.99, -1.92, 0.66], ())
     """
-    arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "greedy": greedy}
+    given = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "greedy": greedy}
     for name in ("log_pi", "log_mu"):
-        if arrays[name] is None:
+        if given[name] is None:
             raise TypeError(f"{name} is missing: the diagnosis compares log π with log μ of the actions taken")
-    on_host = as_numpy(arrays)
-    given = agreed(BACKEND, BACKEND.storable, on_host)
-    log_ratio, rows = decisions_of(given)
+    given, _ = padded_rows(given, cu_seqlens, max_seqlen, check)
+    do: Backend[Any] = backend_of(given)
+    if not do.has_devices or do.looks(check, given):
+        do, given = NUMPY, as_numpy(given)
+    checked = agreed(do, do.storable, given)
+    if do is NUMPY:
+        decisions_of(checked)  # an error where a value is bad
+    rows = {name: a if a is None else do.array(name, a).reshape(-1, checked.shape[-1]) for name, a in given.items()}
+    in_double = {n: do.cast(a, do.xp.float64) if a is not None and n.startswith("log_") else a for n, a in rows.items()}
     options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": outside}
-    in_double = {n: a.astype(np.float64) if n.startswith("log_") else a for n, a in on_host.items() if a is not None}
-    in_double["level"] = level
-    weight = rows.of(np.atleast_2d(weights(trace, **in_double, **options)))
-    uncapped = rows.of(np.atleast_2d(weights(UNCAPPED, **in_double)))
-    numbers = {"decisions": float(len(log_ratio)), "sequences": float(len(rows.starts))}
-    numbers |= _of_ratios(log_ratio, rows) | _of_weights(weight, uncapped, rows)
-    return WeightDiagnosis(numbers, _by_position(log_ratio, rows), tuple(_findings(numbers, given, rows)))
+    weight = weights(trace, **in_double, **options, level=level)
+    uncapped = weights(UNCAPPED, **in_double, level=level)
+    with np.errstate(all="ignore"):
+        numbers, by_position = _measured(do, in_double, weight, uncapped)
+    if not numbers["decisions"]:
+        raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
+    return WeightDiagnosis(numbers, by_position, tuple(_findings(numbers, checked.mapped(do.as_numpy))))
 
 
-def _of_ratios(log_ratio: np.ndarray, rows: Sequences) -> dict[str, float]:
-    """What depends on π, μ and the decisions alone."""
-    whole = np.add.reduceat(log_ratio, rows.starts)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        ratio = np.exp(log_ratio)
-        excess, spread = np.mean(ratio - 1.0), np.sqrt(np.sum((ratio - 1.0) ** 2)) / len(ratio)
-        return {
-            "mean_ratio": float(1.0 + excess),
-            "mean_ratio_error": float(spread),
-            "mean_ratio_z": float(excess / spread) if spread > 0 else 0.0,
-            "kl_k1": float(np.mean(-log_ratio)),
-            "kl_k3": float(np.mean(np.expm1(log_ratio) - log_ratio)),
-            "chi2_token": float(np.mean(ratio**2) - 1.0),
-            "chi2_sequence": float(np.mean(np.exp(2.0 * whole)) - 1.0),
-            "ess_token": effective_share(log_ratio),
-            "ess_sequence": effective_share(whole),
-        }
-
-
-def effective_share(logs: np.ndarray) -> float:
-    """(Σw)²/(nΣw²) of weights that are given by their logarithms; NaN where all are 0."""
-    top = logs.max()
-    if not np.isfinite(top):
-        return float("nan")
-    w = np.exp(logs - top)
-    return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
-
-
-def _up_to(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
-    """Σ log ρ from the start of each sequence up to each decision; −∞ once a ρ was 0."""
-    zero = np.isneginf(log_ratio)
-    finite, zeros = np.cumsum(np.where(zero, 0.0, log_ratio)), np.cumsum(zero)
-    before = rows.starts - 1
-    base, none = (np.where(before >= 0, total[before], 0) for total in (finite, zeros))
-    return np.where(zeros > rows.spread(none), -np.inf, finite - rows.spread(base))
-
-
-def _of_weights(weight: np.ndarray, uncapped: np.ndarray, rows: Sequences) -> dict[str, float]:
-    """What depends on the weights that were asked for."""
-    at = int(np.argmax(weight))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        same: np.ndarray = (weight == uncapped) | (np.abs(weight - uncapped) <= 1e-9 * uncapped)
-        share = effective_share(np.log(weight))
-    return {
-        "ess_weight": share,
-        "largest_weight": float(weight[at]),
-        "largest_row": float(rows.rows[at]),
-        "largest_step": float(rows.steps[at]),
-        "truncated": float(np.mean(~same)),
+def _measured(
+    do: Backend[Any], rows: dict[str, Any], weight: Any, uncapped: Any
+) -> tuple[dict[str, float], np.ndarray]:
+    """All numbers, and the effective shares by position, of arrays [B, T]; they come to the host together."""
+    xp, T = do.xp, weight.shape[1]
+    segment: Any = rows["segment"]
+    decision: Any = weight == weight if rows["mask"] is None else rows["mask"] != 0
+    log_ratio = xp.where(decision, rows["log_pi"] - rows["log_mu"], 0.0)
+    first: Any = starts(do, decision, segment)
+    one, there, begun = xp.where(decision, 1.0, 0.0 * weight), decision.reshape(-1), first.reshape(-1)
+    up_to = running_sums(do, Pair(log_ratio, one), first, packed=segment is not None)
+    n, sequences = one.sum(), first.sum()
+    # Sequences are numbered in their order, and decisions from 0 in each.
+    sequence = xp.clip(xp.cumsum(begun, 0) - 1, 0, None)
+    whole = do.summed(log_ratio.reshape(-1), sequence, len(begun) if segment is not None else len(weight))
+    exists = xp.cumsum(whole == whole, 0) <= sequences
+    ratio, of_rows = xp.exp(log_ratio), xp.exp(2.0 * whole)
+    excess = xp.where(decision, ratio - 1.0, 0.0)
+    spread = xp.sqrt((excess**2).sum()) / n
+    largest = xp.argmax(xp.where(decision, weight, -1.0).reshape(-1), 0)
+    same: Any = (weight == uncapped) | (xp.abs(weight - uncapped) <= 1e-9 * uncapped)
+    numbers = {
+        "decisions": n,
+        "sequences": sequences,
+        "mean_ratio": 1.0 + excess.sum() / n,
+        "mean_ratio_error": spread,
+        "mean_ratio_z": xp.where(spread > 0, excess.sum() / n / spread, 0.0),
+        "kl_k1": -log_ratio.sum() / n,
+        "kl_k3": xp.where(decision, xp.expm1(log_ratio) - log_ratio, 0.0).sum() / n,
+        "chi2_token": xp.where(decision, ratio**2, 0.0).sum() / n - 1.0,
+        "chi2_sequence": xp.where(exists, of_rows, 0.0).sum() / sequences - 1.0,
+        "ess_token": _share(xp, log_ratio.reshape(-1), there),
+        "ess_sequence": _share(xp, whole, exists),
+        "ess_weight": _share(xp, xp.log(weight).reshape(-1), there),
+        "largest_weight": weight.reshape(-1)[largest],
+        "largest_row": largest // T,
+        "largest_step": largest % T,
+        "truncated": xp.where(decision & ~same, 1.0, 0.0 * weight).sum() / n,
     }
+    place = xp.where(decision, do.cast(up_to.two, sequence.dtype) - 1, T).reshape(-1)
+    logs = up_to.one.reshape(-1)
+    top = do.largest(logs, place, T + 1)
+    w = xp.where(there, xp.exp(logs - top[place]), 0.0)
+    sums, squares, count = (do.summed(a, place, T + 1)[:T] for a in (w, w**2, one.reshape(-1)))
+    share = xp.where(count > 1, sums**2 / (count * squares), np.nan)
+    scalars = xp.stack([do.cast(xp.asarray(a), xp.float64) for a in numbers.values()])
+    on_host = do.as_numpy(xp.concatenate([scalars, share, count]))
+    of_position, counts = on_host[len(numbers) : -T], on_host[-T:]
+    values = dict(zip(numbers, on_host[: len(numbers)].tolist(), strict=True))
+    return values, of_position[: int((counts > 0).sum())]
 
 
-def _by_position(log_ratio: np.ndarray, rows: Sequences) -> np.ndarray:
-    """The effective share of sequences by the product of ratios up to their i-th decision."""
-    place = np.arange(len(log_ratio)) - rows.spread(rows.starts)
-    logs, n = _up_to(log_ratio, rows), int(rows.lengths.max())
-    top = np.full(n, -np.inf)
-    np.maximum.at(top, place, logs)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        w = np.exp(logs - top[place])
-        one, two, count = np.bincount(place, w, n), np.bincount(place, w**2, n), np.bincount(place, minlength=n)
-        return np.where(count > 1, one**2 / (count * two), np.nan)
+def _share(xp: Module, logs: Any, there: Any) -> Any:
+    """(Σw)²/(nΣw²) of weights that are given by their logarithms; NaN where all are 0."""
+    top = xp.amax(xp.where(there, logs, -np.inf), 0)
+    w = xp.where(there, xp.exp(logs - top), 0.0)
+    return w.sum() ** 2 / (there.sum() * (w**2).sum())
 
 
-def _findings(numbers: dict[str, float], given: Decisions[np.ndarray], rows: Sequences) -> list[str]:
+def _findings(numbers: dict[str, float], given: Decisions[np.ndarray]) -> list[str]:
     """What a mean of ρ that is not 1 usually means, by what else is seen."""
     if not abs(numbers["mean_ratio_z"]) > FAR:
         return []
-    assert given.log_pi is not None, "it was asked for"
-    assert given.log_mu is not None, "it was asked for"
-    log_pi, log_mu = (np.atleast_2d(np.asarray(log, np.float64)) for log in (given.log_pi, given.log_mu))
+    log_pi, log_mu = (np.atleast_2d(given.arrays()[name]).astype(np.float64) for name in ("log_pi", "log_mu"))
+    mask = np.ones(log_pi.shape, bool) if given.mask is None else np.atleast_2d(given.mask) != 0
+    rows = sequences(mask, None if given.segment is None else np.atleast_2d(given.segment))
     head = (
         f"The mean of ρ is {numbers['mean_ratio']:.4g}, {abs(numbers['mean_ratio_z']):.3g} standard errors from 1, "
         "which it must be on average if the actions were drawn from μ and log_mu is μ's. "

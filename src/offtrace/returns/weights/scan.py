@@ -11,6 +11,7 @@ logarithm on the way. A scan starts anew where a row of a packed row begins.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -60,8 +61,19 @@ def _shifted(xp: Module, array: Tensor, d: int, fill: float) -> Tensor:
     return xp.concatenate([xp.full_like(array[:, :d], fill), array[:, :-d]], 1)
 
 
+def _places(xp: Module, like: Tensor) -> Tensor:
+    """0, 1, … along each row."""
+    return xp.cumsum(like | True, -1) - 1
+
+
 def _flipped(do: Operations, array: Tensor) -> Tensor:
     return do.xp.flip(array, (1,))
+
+
+class Single(NamedTuple):
+    """One array that a scan carries."""
+
+    one: Tensor
 
 
 class Pair(NamedTuple):
@@ -71,14 +83,27 @@ class Pair(NamedTuple):
     two: Tensor
 
 
+def running_sums(do: Operations, values: Parts, first: Tensor, *, packed: bool) -> Parts:
+    """Sums of each part up to each step; of packed rows from the last `first` on."""
+    if not packed:
+        return type(values)(*(do.xp.cumsum(a, -1) for a in values))
+    none = (0.0,) * len(values)
+    return sums(do, values, first, lambda f, g: type(f)(*(a + b for a, b in zip(f, g, strict=True))), none)
+
+
+def previous(do: Operations, values: Tensor, decision: Tensor) -> Pair:
+    """Whether there is a decision earlier in the row, and what stands at the last of them."""
+    xp = do.xp
+    latest = sums(do, Pair(decision, values), xp.zeros_like(decision), lambda f, g: _latest(xp, f, g), (False, 0))
+    return Pair(_shifted(xp, latest.one, 1, False), _shifted(xp, latest.two, 1, 0))
+
+
 def starts(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
     """The first decision of each row, or of each segment."""
-    xp = do.xp
-    ids = xp.zeros_like(do.positions(decision)) if segment is None else segment
-    never = xp.zeros_like(decision)
-    found = sums(do, Pair(decision, ids), never, lambda f, g: _latest(xp, f, g), (False, 0))
-    before = _shifted(xp, found.one, 1, False)
-    return decision & ~(before & (_shifted(xp, found.two, 1, 0) == ids))
+    if segment is None:
+        return decision & (do.xp.cumsum(decision, -1) == 1)
+    before = previous(do, segment, decision)
+    return decision & ~(before.one & (before.two == segment))
 
 
 def _latest(xp: Module, before: Pair, after: Pair) -> Pair:
@@ -95,7 +120,7 @@ def ends(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
 def at_the_end(do: Operations, values: Tensor, last: Tensor) -> Tensor:
     """What stands at the last decision of each row, at all of its decisions."""
     xp, T = do.xp, last.shape[1]
-    back, place = _flipped(do, last), do.positions(last)
+    back, place = _flipped(do, last), _places(xp, last)
     found = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
     return do.take(values, T - 1 - _flipped(do, found.two))
 
@@ -169,21 +194,57 @@ def kept(
     log_mu: Tensor,
     decision: Tensor,
     segment: Tensor | None,
+    advantage: Tensor | None,
 ) -> Tensor:
     """Whether each decision passes all criteria, [N, T]. What is not a number passes none, nor does a log μ of −∞."""
     xp = do.xp
     log_pi, log_mu = do.asarray(log_pi, decision), do.asarray(log_mu, decision)
     log_ratio = xp.where(decision, log_pi - xp.where(log_mu == -INFINITY, xp.nan, log_mu), 0.0)
-    first, last = starts(do, decision, segment), ends(do, decision, segment)
-    count = xp.where(decision, 1.0, 0.0)
-    found = decision
-    for over, k, lower, upper in criteria:
-        none = -INFINITY if over == "max" else 0.0
-        value = xp.where(decision, estimate(xp, k, log_ratio), none)
-        if over != "token":
-            join = xp.maximum if over == "max" else xp.add
-            parts = Pair(value, count)
-            total = sums(do, parts, first, lambda f, g, join=join: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
-            value = at_the_end(do, total.one / total.two if over == "mean" else total.one, last)
-        found = found & (value >= lower) & (value <= upper)
-    return found
+    by_row: type[_Joined] = _OfRows if segment is None else _OfSegments
+    joined = by_row(do, decision, segment)
+    passed = decision
+    for criterion in criteria:
+        none = -INFINITY if criterion.over == "max" else 0.0
+        value = xp.where(decision, estimate(xp, criterion.k, log_ratio, log_mu), none)
+        if criterion.over != "token":
+            value = joined.value(criterion.over, value)
+        passed = passed & criterion.keeps(value, advantage)
+    return passed
+
+
+class _Joined(ABC):
+    """Sums, means and maxima along rows."""
+
+    def __init__(self, do: Operations, decision: Tensor, segment: Tensor | None) -> None:
+        self.do, self.decision, self.segment = do, decision, segment
+
+    @abstractmethod
+    def value(self, over: str, value: Tensor) -> Tensor:
+        """What `over` says of the values of a row, or of a prefix, at each of its decisions."""
+
+
+class _OfRows(_Joined):
+    """Whole rows."""
+
+    def value(self, over: str, value: Tensor) -> Tensor:
+        """What `over` says of the values of a row, or of a prefix."""
+        xp = self.do.xp
+        if over == "max":
+            return xp.amax(value, -1)[:, None]
+        prefix, count = over.startswith("prefix"), xp.where(self.decision, 1.0, 0.0)
+        total, count = (xp.cumsum(a, -1) if prefix else a.sum(-1)[:, None] for a in (value, count))
+        return total / xp.where(count > 0, count, 1.0) if over.endswith("mean") else total
+
+
+class _OfSegments(_Joined):
+    """Segments of rows, by a scan that is log T deep."""
+
+    def value(self, over: str, value: Tensor) -> Tensor:
+        """What `over` says of the values of a segment, or of a prefix."""
+        do, xp, decision = self.do, self.do.xp, self.decision
+        join = xp.maximum if over == "max" else xp.add
+        parts, none = Pair(value, xp.where(decision, 1.0, 0.0)), -INFINITY if over == "max" else 0.0
+        first = starts(do, decision, self.segment)
+        total = sums(do, parts, first, lambda f, g: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
+        joined = total.one / total.two if over.endswith("mean") else total.one
+        return joined if over.startswith("prefix") else at_the_end(do, joined, ends(do, decision, self.segment))
