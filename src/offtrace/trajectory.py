@@ -61,6 +61,10 @@ class BadValueError(ValueError):
         super().__init__(text.replace("{index}", spell(at)))
         self.text, self.at = text, at
 
+    def with_index(self, at: tuple[int, ...]) -> ValueError:
+        """The error that users see, with the index in the layout that they know."""
+        return ValueError(self.text.replace("{index}", spell(at)))
+
 
 class Agreed(NamedTuple, Generic[Array]):
     """Arrays that agree with each other, by name; what was not given is left out."""

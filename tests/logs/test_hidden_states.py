@@ -21,6 +21,7 @@ from offtrace.logs.result import Row
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 CASES = import_module("evidence.cases").cases()
+sys.path.pop(0)  # benchmarks/studies.py would hide tests/studies
 
 
 @pytest.mark.parametrize("name", ["hidden", "shown", "garnet"])

@@ -195,7 +195,7 @@ def state_targets(
             as_trace(call.rule), call.arrays, differentiable=differentiable, check=check
         )
     except BadValueError as error:
-        raise BadValueError(error.text, call.index_given(error.at)) from None
+        raise error.with_index(call.index_given(error.at)) from None
     return StateTargets(*map(call.restored, states))
 
 
@@ -279,7 +279,7 @@ def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differ
             skips = SkipsRemoved[Any](backend, skip, arrays)
             rule, arrays = skips.rule(rule), skips.without(arrays)
         except BadValueError as error:
-            raise BadValueError(error.text, layout.index_given(error.at)) from None
+            raise error.with_index(layout.index_given(error.at)) from None
     return Prepared(backend, rule, arrays, layout, skips)
 
 
@@ -299,7 +299,7 @@ def _run(
             call.rule, call.arrays, add_q=add_q or uncorrected, differentiable=differentiable, check=check
         )
     except BadValueError as error:
-        raise BadValueError(error.text, call.index_given(error.at)) from None
+        raise error.with_index(call.index_given(error.at)) from None
     if uncorrected and not add_q:  # its return is found without q
         out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
         out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
