@@ -8,7 +8,7 @@ there. float16 and bfloat16 are computed with in float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Loss(NamedTuple, Generic[Array]):
 def _total(term: Any) -> Any:
     """The sum of a term in any form."""
     if isinstance(term, list):
-        return sum(row.sum() for row in term)
+        return sum(row.sum() for row in cast("list[Any]", term))
     return (term.values() if getattr(term, "is_nested", False) else term).sum()
 
 

@@ -103,7 +103,9 @@ def diagnose_weights(
     if do is NUMPY:
         decisions_of(checked)  # an error where a value is bad
     rows = {name: a if a is None else do.array(name, a).reshape(-1, checked.shape[-1]) for name, a in given.items()}
-    in_double = {n: do.cast(a, do.xp.float64) if a is not None and n.startswith("log_") else a for n, a in rows.items()}
+    in_double: dict[str, Any] = {
+        n: do.cast(a, do.xp.float64) if a is not None and n.startswith("log_") else a for n, a in rows.items()
+    }
     options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": outside}
     weight = weights(trace, **in_double, **options, level=level)
     uncapped = weights(UNCAPPED, **in_double, level=level)

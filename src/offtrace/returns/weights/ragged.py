@@ -80,6 +80,7 @@ class Ragged(Generic[Array]):
         if len(cu.shape) != 1 or len(cu) < 2 or backend.letter(cu.dtype) not in "iu":
             raise TypeError(f"cu_seqlens must hold integers [n + 1], got {cu.dtype} of shape {tuple(cu.shape)}")
         on_host = isinstance(cu_seqlens, list | tuple | np.ndarray)
+        longest: int | None = None
         if on_host or backend.looks(check, {**arrays, "cu_seqlens": cu}):
             seen = np.asarray(cu_seqlens) if on_host else backend.as_numpy(cu)
             _check_offsets(seen, self.total, name)
@@ -88,7 +89,7 @@ class Ragged(Generic[Array]):
                 raise ValueError(
                     f"max_seqlen is {max_seqlen}, but row {np.argmax(np.diff(seen))} has {longest} entries"
                 )
-        self.longest = _longest(cu, max_seqlen) if max_seqlen is not None or not on_host else longest
+        self.longest = _longest(cu, max_seqlen) if max_seqlen is not None or longest is None else longest
         cu = cu.to(first.device) if backend.has_devices else cu
         n = len(cu) - 1
         place = backend.cast(xp.cumsum(xp.broadcast_to(cu[:1] * 0 + 1, (self.total,)), 0) - 1, cu.dtype)
