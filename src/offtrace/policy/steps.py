@@ -47,7 +47,7 @@ def _total(term: Any) -> Any:
 
 def at_least_1(do: Backend[Array], count: Array) -> Array:
     """A number to divide by, so that a sum over nothing is 0 and not NaN."""
-    return do.xp.where(count > 0, count, 1)
+    return do.xp.clip(count, 1, None)
 
 
 class Steps(Generic[Array]):
@@ -184,9 +184,13 @@ class Steps(Generic[Array]):
             )
 
     def _decisions(self, there: Mapping[str, Array]) -> Array:
-        like: Any = next(a for name, a in there.items() if name not in self.over_actions)
-        found = (like == like) | True
-        for name in FLAGS:
-            if name in there:
-                found = found & ((there[name] == 0) if name == "skip" else (there[name] != 0))
+        found: Any = None
+        for name in filter(there.__contains__, FLAGS):
+            flag: Any = there[name]
+            as_boolean = flag if self.do.letter(flag.dtype) == "b" else flag != 0
+            acts = ~as_boolean if name == "skip" else as_boolean
+            found = acts if found is None else found & acts
+        if found is None:
+            like: Any = next(a for name, a in there.items() if name not in self.over_actions)
+            return self.xp.ones_like(like, dtype=bool)
         return found

@@ -11,11 +11,11 @@ from offtrace.arrays import Array, Module, Option
 from offtrace.returns.array_kinds import as_numpy, backend_of
 from offtrace.returns.backend import Backend
 from offtrace.returns.numpy.backend import BACKEND as NUMPY
-from offtrace.returns.numpy.weights import Sequences, decisions_of, sequences
+from offtrace.returns.numpy.weights import decisions_of
 from offtrace.returns.weights.api import weights
-from offtrace.returns.weights.decisions import Decisions, agreed
+from offtrace.returns.weights.decisions import agreed
 from offtrace.returns.weights.ragged import padded_rows
-from offtrace.returns.weights.scan import Pair, running_sums, starts
+from offtrace.returns.weights.scan import Pair, previous, running_sums, starts
 from offtrace.traces import Trace
 from offtrace.traces.trace_argument import UNCAPPED
 
@@ -113,7 +113,7 @@ def diagnose_weights(
         numbers, by_position = _measured(do, in_double, weight, uncapped)
     if not numbers["decisions"]:
         raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
-    return WeightDiagnosis(numbers, by_position, tuple(_findings(numbers, checked.mapped(do.as_numpy))))
+    return WeightDiagnosis(numbers, by_position, tuple(_findings(do, in_double, numbers)))
 
 
 def _measured(
@@ -175,34 +175,43 @@ def _share(xp: Module, logs: Any, there: Any) -> Any:
     return w.sum() ** 2 / (there.sum() * (w**2).sum())
 
 
-def _findings(numbers: dict[str, float], given: Decisions[np.ndarray]) -> list[str]:
+def _findings(do: Backend[Any], rows: dict[str, Any], numbers: dict[str, float]) -> list[str]:
     """What a mean of ρ that is not 1 usually means, by what else is seen."""
     if not abs(numbers["mean_ratio_z"]) > FAR:
         return []
-    log_pi, log_mu = (np.atleast_2d(given.arrays()[name]).astype(np.float64) for name in ("log_pi", "log_mu"))
-    mask = np.ones(log_pi.shape, bool) if given.mask is None else np.atleast_2d(given.mask) != 0
-    rows = sequences(mask, None if given.segment is None else np.atleast_2d(given.segment))
     head = (
         f"The mean of ρ is {numbers['mean_ratio']:.4g}, {abs(numbers['mean_ratio_z']):.3g} standard errors from 1, "
         "which it must be on average if the actions were drawn from μ and log_mu is μ's. "
     )
-    return [head + _likely(rows.of(log_pi), rows.of(log_mu), rows, numbers["mean_ratio"])]
+    with np.errstate(all="ignore"):
+        here, earlier, later, slope = _signs(do, rows)
+    return [head + _likely(here, earlier, later, slope, numbers["mean_ratio"])]
 
 
-def _likely(log_pi: np.ndarray, log_mu: np.ndarray, rows: Sequences, mean: float) -> str:
+def _signs(do: Backend[Any], rows: dict[str, Any]) -> list[float]:
+    """The correlation of log π with log μ at the same decision, one earlier and one later; and the ratio of their spreads."""
+    xp = do.xp
+    log_pi, log_mu = rows["log_pi"], rows["log_mu"]
+    decision: Any = log_pi == log_pi if rows["mask"] is None else rows["mask"] != 0
+    inside = decision & ~starts(do, decision, rows["segment"])  # decisions with one before them in the same sequence
+    before_pi, before_mu = (previous(do, log, decision).two for log in (log_pi, log_mu))
+    signs = [
+        _correlation(xp, log_pi, log_mu, decision),
+        _correlation(xp, log_pi, before_mu, inside),
+        _correlation(xp, before_pi, log_mu, inside),
+        _spread_ratio(xp, log_mu, log_pi, decision),
+    ]
+    return do.as_numpy(xp.stack(signs)).tolist()
+
+
+def _likely(here: float, earlier: float, later: float, slope: float, mean: float) -> str:
     """The likeliest reason."""
-    inside = np.ones(len(log_pi), bool)
-    inside[rows.starts] = False
-    after = np.flatnonzero(inside)  # decisions with one before them in the same sequence
-    here = _alike(log_pi, log_mu)
-    shifts = {"earlier": _alike(log_pi[after], log_mu[after - 1]), "later": _alike(log_pi[after - 1], log_mu[after])}
-    where = max(shifts, key=lambda name: shifts[name])
-    if shifts[where] > here + ALIKE:
+    shift, where = max((earlier, "earlier"), (later, "later"))
+    if shift > here + ALIKE:
         return (
             f"A shifted token: log_pi goes with the log_mu of the decision one {where} in the row (correlation "
-            f"{shifts[where]:.2f}, against {here:.2f} at the same step). Align them."
+            f"{shift:.2f}, against {here:.2f} at the same step). Align them."
         )
-    slope = _slope(log_mu, log_pi)
     if abs(slope - 1.0) > SLOPE:
         return (
             f"Another temperature: log_pi changes by {slope:.2f} where log_mu changes by 1. Take both at the temperature "
@@ -216,17 +225,23 @@ def _likely(log_pi: np.ndarray, log_mu: np.ndarray, rows: Sequences, mean: float
     return "log_mu is too small: it is not of the policy that acted, or was taken before the cut by top-p or top-k that acted."
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> float:
+def _centred(xp: Module, a: Any, b: Any, there: Any) -> tuple[Any, Any, Any]:
+    """Both less their means where both are finite, and how many there are."""
+    fits = there & xp.isfinite(a) & xp.isfinite(b)
+    n = fits.sum()
+    a, b = (xp.where(fits, x - xp.where(fits, x, 0.0).sum() / n, 0.0) for x in (a, b))
+    return a, b, n
+
+
+def _correlation(xp: Module, a: Any, b: Any, there: Any) -> Any:
     """The correlation of what is finite; −1 where there is none."""
-    fits = np.isfinite(a) & np.isfinite(b)
-    if fits.sum() < 3 or np.ptp(a[fits]) == 0 or np.ptp(b[fits]) == 0:
-        return -1.0
-    return float(np.corrcoef(a[fits], b[fits])[0, 1])
+    a, b, n = _centred(xp, a, b, there)
+    spread = xp.sqrt((a**2).sum() * (b**2).sum())
+    return xp.where((n >= 3) & (spread > 0), (a * b).sum() / spread, -1.0)
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    """By how much y changes where x changes by 1: the ratio of their spreads, since both are noisy."""
-    fits = np.isfinite(x) & np.isfinite(y)
-    if fits.sum() < 3 or np.ptp(x[fits]) == 0:
-        return 1.0
-    return float(np.std(y[fits]) / np.std(x[fits]))
+def _spread_ratio(xp: Module, x: Any, y: Any, there: Any) -> Any:
+    """By how much y changes where x changes by 1: the ratio of their spreads, since both are noisy; 1 where x is the same."""
+    x, y, n = _centred(xp, x, y, there)
+    spread = (x**2).sum()
+    return xp.where((n >= 3) & (spread > 0), xp.sqrt((y**2).sum() / spread), 1.0)
