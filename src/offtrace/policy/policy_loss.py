@@ -272,17 +272,13 @@ def of_rows(
         terms["kl"] = kl_terms(kl, x)
     if "entropy" in x:
         terms["entropy"] = x.read("entropy")
-    arrays: dict[str, Any] = {
-        "ratio": x.xp.exp(level),
-        "advantage": A,
-        "clipped": x.xp.where(surrogate.out & live, 1.0, 0.0 * A),
-    }
+    ratio = x.xp.where(x.decision, x.xp.exp(level), 0.0)
+    arrays: dict[str, Any] = {"ratio": ratio, "advantage": A, "clipped": x.xp.where(surrogate.out & live, 1.0, 0.0 * A)}
     if w is not None:
         arrays["weight"] = w
     total: Any = terms["policy"]
     for term in ("kl", "entropy"):
         total = total + costs[term] * terms[term] if costs[term] else total
-    arrays = {name: x.do.constant(x.xp.where(x.decision, array, 0.0)) for name, array in arrays.items()}
     return Loss(_mean(x, by_row, parts.mean, by, total), terms, arrays, x.decision.sum())
 
 

@@ -169,10 +169,10 @@ def weigh_rows(
     if BACK:  # no decision comes after the last step
         last = first + T - 1 + tl.zeros([1], tl.int32)
         alone = held(e_to(zero, SINGLE), lower, upper, BOUNDED, DROP)
-        there = last >= first  # a packed row may be empty
+        any_step = last >= first  # a packed row may be empty
         if MASK:
-            alone = tl.where(tl.load(mask + last, there, 0) != 0, alone, 0.0)
-        tl.store(out + last, alone.to(out.dtype.element_ty), there)
+            alone = tl.where(tl.load(mask + last, any_step, 0) != 0, alone, 0.0)
+        tl.store(out + last, alone.to(out.dtype.element_ty), any_step)
     step = steps_of(0, blocks, t, N, GROUP, BACK)
     pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, (step < T) & (step >= 0), PI or RHO, MU or RHO, MASK, N)
     for block in range(blocks):

@@ -125,13 +125,15 @@ def _measured(
     decision: Any = weight == weight if rows["mask"] is None else rows["mask"] != 0
     log_ratio = xp.where(decision, rows["log_pi"] - rows["log_mu"], 0.0)
     first: Any = starts(do, decision, segment)
-    one, there, begun = xp.where(decision, 1.0, 0.0 * weight), decision.reshape(-1), first.reshape(-1)
+    one, there = xp.where(decision, 1.0, 0.0 * weight), decision.reshape(-1)
     up_to = running_sums(do, Pair(log_ratio, one), first, packed=segment is not None)
     n, sequences = one.sum(), first.sum()
-    # Sequences are numbered in their order, and decisions from 0 in each.
-    sequence = xp.clip(xp.cumsum(begun, 0) - 1, 0, None)
-    whole = do.summed(log_ratio.reshape(-1), sequence, len(begun) if segment is not None else len(weight))
-    exists = xp.cumsum(whole == whole, 0) <= sequences
+    if segment is None:
+        whole, exists = log_ratio.sum(1), decision.any(1)
+    else:  # sequences are numbered in their order
+        begun = first.reshape(-1)
+        whole = do.summed(log_ratio.reshape(-1), xp.clip(xp.cumsum(begun, 0) - 1, 0, None), len(begun))
+        exists = xp.cumsum(whole == whole, 0) <= sequences
     ratio, of_rows = xp.exp(log_ratio), xp.exp(2.0 * whole)
     excess = xp.where(decision, ratio - 1.0, 0.0)
     spread = xp.sqrt((excess**2).sum()) / n
@@ -155,17 +157,35 @@ def _measured(
         "largest_step": largest % T,
         "truncated": xp.where(decision & ~same, 1.0, 0.0 * weight).sum() / n,
     }
-    place = xp.where(decision, do.cast(up_to.two, sequence.dtype) - 1, T).reshape(-1)
-    logs = up_to.one.reshape(-1)
-    top = do.largest(logs, place, T + 1)
-    w = xp.where(there, xp.exp(logs - top[place]), 0.0)
-    sums, squares, count = (do.summed(a, place, T + 1)[:T] for a in (w, w**2, one.reshape(-1)))
-    share = xp.where(count > 1, sums**2 / (count * squares), np.nan)
+    share, count = _by_position(do, up_to, decision, packed=segment is not None)
     scalars = xp.stack([do.cast(xp.asarray(a), xp.float64) for a in numbers.values()])
     on_host = do.as_numpy(xp.concatenate([scalars, share, count]))
     of_position, counts = on_host[len(numbers) : -T], on_host[-T:]
     values = dict(zip(numbers, on_host[: len(numbers)].tolist(), strict=True))
     return values, of_position[: int((counts > 0).sum())]
+
+
+def _by_position(do: Backend[Any], up_to: Pair, decision: Any, *, packed: bool) -> tuple[Any, Any]:
+    """The effective share of sequences by ρ_1 ··· ρ_i, and how many sequences there are, for i = 1 … T."""
+    xp, (B, T) = do.xp, decision.shape
+    row = xp.cumsum(xp.ones_like(decision, dtype=int), 0) - 1
+    position = do.cast(up_to.two, row.dtype) - 1
+    if packed:  # a row has several decisions of a position
+        place = xp.where(decision, position, T).reshape(-1)
+        logs = up_to.one.reshape(-1)
+        w = xp.where(decision.reshape(-1), xp.exp(logs - do.largest(logs, place, T + 1)[place]), 0.0)
+        one = xp.where(decision, 1.0, 0.0 * up_to.one).reshape(-1)
+        total, squares, count = (do.summed(a, place, T + 1)[:T] for a in (w, w**2, one))
+    else:  # decisions move to the left of their row
+        place = xp.where(decision, row * T + position, B * T).reshape(-1)
+        logs, there = (
+            do.placed(a.reshape(-1), place, B * T + 1)[: B * T].reshape(B, T)
+            for a in (up_to.one, xp.where(decision, 1.0, 0.0 * up_to.one))
+        )
+        top = xp.amax(xp.where(there > 0, logs, -np.inf), 0)
+        w = xp.where(there > 0, xp.exp(logs - top), 0.0)
+        total, squares, count = w.sum(0), (w**2).sum(0), there.sum(0)
+    return xp.where(count > 1, total**2 / (count * squares), np.nan), count
 
 
 def _share(xp: Module, logs: Any, there: Any) -> Any:
