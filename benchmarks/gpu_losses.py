@@ -152,6 +152,7 @@ def losses(wrap: Callable[..., Any] = lambda call: call) -> None:
     calls["weighted"] = partial(policy.weighted, ot.TruncatedIS(bound=2.0), **rest)
     calls["clipped"] = partial(policy.clipped, log_prox=log_prox, **rest)
     for name, call in calls.items():
+        torch.compiler.reset()  # or so many functions reach the limit of compilations
         us = gradient_time(wrap(partial(number_of, call)), x)
         print(f"  {name:<16} {us:.0f} µs, {us / hand:.2f} times by hand")
 
