@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Units of other code that are named."""
+ENDS = 6
+"""So many values of a long grid are named at each end."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +126,25 @@ def _frames_per_update(study: Study) -> int | None:
     return intervals.pop() if len(intervals) == 1 else None
 
 
+def _shortened(values: Iterable[object]) -> str:
+    """All values; of many the first and last ones, and how many there are."""
+    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    if len(texts) <= 2 * ENDS:
+        return ", ".join(texts)
+    return ", ".join([*texts[:ENDS], "…", *texts[-ENDS:]]) + f" ({len(texts)} in all)"
+
+
 def summary(study: Study) -> list[tuple[str, str]]:
     """Return what the study is, as pairs (what, words)."""
     plan = Plan(study)
     lams = sorted({lam for t in study.traces for lam in t.lams if lam is not None})
     pairs = [
         ("task", f"{study.task}, by {study.metric}"),
-        ("environments", ", ".join(place.name for place in study.environments)),
-        ("traces", ", ".join(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
-        ("λ", ", ".join(f"{lam:g}" for lam in lams)),
-        ("α", ", ".join(f"{alpha:g}" for alpha in study.alphas)),
-        ("ages", ", ".join(map(str, study.ages))),
+        ("environments", _shortened(place.name for place in study.environments)),
+        ("traces", _shortened(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
+        ("λ", _shortened(lams)),
+        ("α", _shortened(study.alphas)),
+        ("ages", _shortened(study.ages)),
         ("seeds", ", ".join(f"{p}: {s.first} to {s.stop - 1}" for p, s in study.seeds.items())),
         ("in all", f"{plan.total:,} units, {plan.runs:,} {'operators' if study.task == 'map' else 'learners'}"),
         ("subsets", ", ".join(study.given.get("subsets", {}))),

@@ -29,6 +29,7 @@ import numpy as np
 
 from offtrace._shared.extras import install
 from offtrace._shared.folder_lock import LockedError, locked
+from offtrace._shared.number_text import counted
 from offtrace._shared.whole_files import why_not_written, written_whole
 from offtrace.studies.fields import StudyError, Table, is_table
 from offtrace.studies.plan import Failure, Outcome, Unit
@@ -231,7 +232,7 @@ class Store:
             except (ValueError, TypeError):
                 damaged += 1
         if damaged:
-            contents.problems.append(f"{NAME}: {_units(damaged)} cannot be read and count as not done")
+            contents.problems.append(f"{NAME}: {counted(damaged, 'unit')} cannot be read and count as not done")
 
     def _numbers(
         self, reader: sqlite3.Connection, units: Mapping[str, Summary], problems: list[str]
@@ -242,7 +243,9 @@ class Store:
             if number in left and isinstance(content, bytes) and _checksum(content) == left[number].checksum:
                 yield left.pop(number), content
         if left:
-            problems.append(f"{NAME}: the numbers of {_units(len(left))} are damaged: the next run computes them again")
+            problems.append(
+                f"{NAME}: the numbers of {counted(len(left), 'unit')} are damaged: the next run computes them again"
+            )
 
     def columns(self, kind: str, units: Mapping[str, Summary], problems: list[str]) -> dict[str, dict[str, np.ndarray]]:
         """The arrays of "rows" or "curves" of these units; numbers that are damaged become a problem."""
@@ -302,10 +305,6 @@ class Store:
 
 def _checksum(content: bytes) -> str:
     return blake2b(content, digest_size=CHECKSUM).hexdigest()
-
-
-def _units(n: int) -> str:
-    return f"{n:,} unit{'s' * (n != 1)}"
 
 
 def _created(path: Path) -> sqlite3.Connection:

@@ -107,6 +107,8 @@ def _head(shown: Views) -> list[Chart]:
         better = "right is better" if summary.better > 0 else "left is better"
         lead = f"Each trace less {summary.baseline}, in {in_sentence(shown.facts)}, each at its {settings(shown)}: "
         lead += f"means of pairs of the same seed with 95% intervals; {better}."
+        if any(len(bars) < len(summary.methods) - 1 for bars in per_place.values()):
+            lead += " A trace of which a run failed has no mean and is not shown."
         controls = [choice] if len(panels) > 1 else []
         found.append(
             Chart("difference", "bars", f"Ahead of {summary.baseline}?", lead, panels, less, controls=controls)

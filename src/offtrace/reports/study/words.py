@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from offtrace._shared.number_text import listed, number, with_interval
+from offtrace._shared.number_text import counted, listed, number, with_interval
 from offtrace.reports.study.views import Facts, Views
 
 METRICS = {
@@ -297,11 +297,11 @@ def _care(shown: Views) -> str:
     if failed:
         parts.append(
             f"{failed:,} of {int(table['n'].sum()):,} runs{' at a tuned α' * ('α' in settings(shown))} failed (not finite); "
-            "they count as the worst run."
+            "a failed run counts as the worst one."
         )
     if summary.diverged:
         at = " at a tuned α" * ("α" in settings(shown))
-        parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
+        parts.append(f"The learner diverged in {counted(summary.diverged, 'run')}{at}, over all λ.")
     if not shown.at_each_age.is_empty():
         parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]
