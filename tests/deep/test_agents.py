@@ -58,11 +58,11 @@ def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Pa
 
     with pytest.raises(Stop):
         train(short, SEEDS, tmp_path, progress=False, save_every=0.0, logs=False, on_report=stop)
-    assert len(checkpoints.found(tmp_path)) == 1
+    assert len(checkpoints.in_folder(tmp_path)) == 1
     on = train(short, SEEDS, tmp_path, progress=False, logs=False)
     assert len(on.curve) > 1
     assert same(on, train(short, SEEDS, progress=False))
-    assert checkpoints.about(checkpoints.found(tmp_path)[-1])["agent"] == name
+    assert checkpoints.about(checkpoints.in_folder(tmp_path)[-1])["agent"] == name
 
 
 def test_what_has_been_learned_is_played(tmp_path: Path) -> None:

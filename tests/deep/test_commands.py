@@ -71,10 +71,10 @@ def folder(tmp_path_factory: Any) -> Path:
     assert rounded.startswith("training ends after 1,000,000,004 frames, not 1,000,000,000")
     assert " of 1e+03M frames " in first
     assert process.returncode == 130
-    assert "its state is saved, and the same command goes on" in err
+    assert "its state is saved, and the same command resumes" in err
     assert "interrupted after" in out
     assert "for pictures:\n" in out  # which take longer to import than the rest
-    (held,) = checkpoints.found(folder)
+    (held,) = checkpoints.in_folder(folder)
     frames = int(held.stem.split("-")[1])
 
     with redirect_stdout(StringIO()) as said, redirect_stderr(StringIO()) as complained:
@@ -82,13 +82,13 @@ def folder(tmp_path_factory: Any) -> Path:
     assert complained.getvalue() == ""
     assert "Return over the last 10% of frames:" in said.getvalue()
     assert "offtrace deep play '" in said.getvalue()
-    assert len(checkpoints.found(folder)) == 2
+    assert len(checkpoints.in_folder(folder)) == 2
     return folder
 
 
 def of(folder: Path, frames: int = 0) -> Config:
     """The configuration of that run."""
-    frames = frames or checkpoints.about(checkpoints.found(folder)[-1])["frames"]
+    frames = frames or checkpoints.about(checkpoints.in_folder(folder)[-1])["frames"]
     config = configured([*ARGUMENTS[2:], "--frames", str(frames)])
     assert isinstance(config, Config)
     return config
@@ -255,7 +255,7 @@ def test_play_has_nothing_to_play(folder: Path, tmp_path: Path, capsys: Any) -> 
 def test_a_damaged_checkpoint_is_never_used(folder: Path, tmp_path: Path, capsys: Any) -> None:
     """Wherever a bit is flipped, one error names the file."""
     shutil.copytree(folder, tmp_path / "copy")
-    before, path = checkpoints.found(tmp_path / "copy")
+    before, path = checkpoints.in_folder(tmp_path / "copy")
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     for at in np.linspace(0, len(whole) - 1, 150).astype(int):
@@ -285,7 +285,7 @@ def test_a_full_disk(folder: Path, tmp_path: Path, capsys: Any) -> None:
     """One line says so; nothing is lost, and nothing half-written stays."""
     run, frames = tmp_path / "run", str(of(folder).frames + 500)
     shutil.copytree(folder, run)
-    before = {path.name: path.read_bytes() for path in checkpoints.found(run)}
+    before = {path.name: path.read_bytes() for path in checkpoints.in_folder(run)}
     there = sorted(path.name for path in run.iterdir())
     with no_room_for_files():
         assert cli.main([*ARGUMENTS, "--frames", frames, "--out", str(run), "--quiet"]) == 2
@@ -293,7 +293,7 @@ def test_a_full_disk(folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert "cannot be written: " in err.splitlines()[-1]
     assert "the last checkpoint is" in err.splitlines()[-1]
     assert out == ""
-    assert {path.name: path.read_bytes() for path in checkpoints.found(run)} == before
+    assert {path.name: path.read_bytes() for path in checkpoints.in_folder(run)} == before
     assert sorted(path.name for path in run.iterdir()) == there
 
 

@@ -148,7 +148,7 @@ class ValueAgent(Agent[Valued, Learner, Memory]):
         return probabilities(self.config.policies, values, self.config.target_epsilon)
 
 
-def made(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:
+def make(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:
     """Make the agent of a configuration."""
     module, _, name = config.home.partition(":")
     return getattr(import_module(f"offtrace.deep.{module}"), name)(config, shape, actions)

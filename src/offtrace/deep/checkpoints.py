@@ -27,7 +27,7 @@ from offtrace.traces import Rule
 Tree = TypeVar("Tree")
 
 FREE = ("frames",)
-"""The settings that may differ between a checkpoint and the run that goes on from it."""
+"""The settings that may differ between a checkpoint and the run that resumes from it."""
 
 
 class CheckpointError(Exception):
@@ -52,10 +52,10 @@ def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -
         with written_whole(path, sealed=True) as file:
             np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
     except OSError as error:
-        held = found(folder)
+        held = in_folder(folder)
         last = f"the last checkpoint is {held[-1].name}, and it is whole" if held else "there is no checkpoint yet"
         raise CheckpointError(f"{path} cannot be written: {why_not_written(error)}; {last}") from error
-    for old in found(folder)[:-keep]:
+    for old in in_folder(folder)[:-keep]:
         old.unlink()
     return path
 
@@ -73,13 +73,13 @@ def held(folder: Path, run: Spelt) -> Generator[None, None, None]:
             ) from None
         except OSError as error:
             raise CheckpointError(f"nothing can be written to {folder}: {why_not_written(error)}") from error
-        if known := found(folder):
+        if known := in_folder(folder):
             require_same(known[-1], run)
         sweep(folder)
         yield
 
 
-def found(folder: Path) -> list[Path]:
+def in_folder(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, oldest first."""
     return sorted(folder.glob("checkpoint-*.npz"))
 
@@ -125,6 +125,6 @@ def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
             return {name: file[name] for name in names}
     except Exception as error:  # whatever a file that anybody may have written leads to
         raise CheckpointError(
-            f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run goes on from the "
+            f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run resumes from the "
             "one before"
         ) from error

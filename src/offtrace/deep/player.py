@@ -39,7 +39,7 @@ class Stage(NamedTuple):
     shape: tuple[int, ...]
     actions: int
     shown: Callable[[], np.ndarray | None]
-    """Returns the game's own picture of now, [H, W, 3], if it makes one."""
+    """Returns the game's own current picture, [H, W, 3], if it makes one."""
     pace: int
     """Milliseconds that a picture is shown."""
 
@@ -128,7 +128,7 @@ def play(
     if seed not in seeds:
         raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
-    agent = agents.made(config, stage.shape, stage.actions)
+    agent = agents.make(config, stage.shape, stage.actions)
     like = eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
     index = seeds.index(seed)
 
@@ -172,7 +172,7 @@ def _require_trust(path: Path, game: str, trust: bool, modules: Sequence[str]) -
 
 
 def _latest(folder: Path) -> Path:
-    held = checkpoints.found(folder)
+    held = checkpoints.in_folder(folder)
     if not held:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder of a run of offtrace deep train")
     return held[-1]
@@ -198,7 +198,7 @@ def _compiled(config: Settings) -> Stage:
 
     def step(key: Array, state: WorldState | None, action: Array) -> Stepped[Array]:
         if state is None:
-            raise ValueError("a compiled game holds no state of its own: give the one before")
+            raise ValueError("a compiled game holds no state: give that of the step before")
         return compiled_step(key, state, action)
 
     return Stage(jit(world.reset), step, world.shape, world.actions, lambda: None, pace)

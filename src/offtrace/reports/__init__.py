@@ -1,6 +1,6 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
-`write` makes one HTML page from a study, and the figures for a paper beside it: the folder `study`. `evaluation_page` makes one
+`write` makes one HTML page from a study, and the figures for a paper: the folder `study`. `evaluation_page` makes one
 from what `offtrace.logs.evaluate` found: the folder `logs`. What both pages are made of is in `html`. `write_explorer` makes the
 page on which one sees what a trace does: the folder `explorer`.
 """
@@ -27,7 +27,7 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     """One self-contained page about a study; returns where it is.
 
     `study` is a `Study`, the folder of one, or what `opened` returned. `path` is the page's; by default it is `report.html` in
-    the study's folder. The figures for papers go into `figures/` beside it, as PNG and PDF, its numbers into `tables/`, as CSV
+    the study's folder. The figures for papers go into `figures/` there, as PNG and PDF, its numbers into `tables/`, as CSV
     and LaTeX, with BibTeX of the traces; `figures=False` leaves both out.
 
     >>> from offtrace import studies
@@ -77,8 +77,8 @@ def opened(study: object) -> Views:
             f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
             "pass the object that study.run() returned or the path where its records are."
         )
-    made: Any = study
-    return Views(made.records(), made.curves(), made.facts(), getattr(study, "folder", None))
+    records: Any = study
+    return Views(records.records(), records.curves(), records.facts(), getattr(study, "folder", None))
 
 
 def _shown(target: Path, open_browser: bool, state: str = "") -> Path:

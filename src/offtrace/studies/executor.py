@@ -84,7 +84,7 @@ class InProcess(Executor):
 
 
 class Child:
-    """A process that leads a session of its own, and a socket to it."""
+    """A process in its own session, and a socket to it."""
 
     def __init__(self, script: str, *arguments: str) -> None:
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)

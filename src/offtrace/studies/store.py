@@ -132,12 +132,12 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, about: Table, toml: str, code: Table) -> Iterator[Contents]:
-        """Make the folder, hold its lock, mend what is damaged, and keep the code that is about to run: what is there.
+        """Make and lock the folder, repair damaged records, and record the current code; yields the contents.
 
         One coordinator at a time.
         """
         with contextlib.ExitStack() as held:
-            with self._said_if_not_written():
+            with self._write_errors():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
                     held.enter_context(locked(self.folder))
@@ -165,7 +165,7 @@ class Store:
         assert self._writer is not None
         data, when = encode(outcome), (finished or datetime.now(UTC)).isoformat()
         about = outcome.score, len(outcome.rows["seed"]), outcome.seconds, worker, when, code, _checksum(data)
-        with self._said_if_not_written(), self._writer as writer:
+        with self._write_errors(), self._writer as writer:
             number = writer.execute("INSERT INTO numbers (content) VALUES (?)", (data,)).lastrowid
             sealed = seal(json.dumps([outcome.unit.id, *about]).encode())
             writer.execute("INSERT INTO units (number, content) VALUES (?, ?)", (number, sealed))
@@ -173,7 +173,7 @@ class Store:
     def fail(self, failure: Failure) -> None:
         """Keep how a unit failed: in one line, and the traceback below it."""
         text = f"{failure.unit}: {failure.error}\n{failure.traceback}"
-        with self._said_if_not_written():
+        with self._write_errors():
             (self.folder / "failed").mkdir(exist_ok=True)
             self._write_text(f"failed/{failure.unit.id}.txt", text)
 
@@ -286,13 +286,13 @@ class Store:
                 file.write(content)
 
     def _leave_as_one_file(self) -> None:
-        """Without a log beside it, the file can be copied, and read where nothing can be written."""
+        """Remove SQLite's log, so that the file alone can be copied, and be read where nothing can be written."""
         assert self._writer is not None
         with contextlib.suppress(sqlite3.Error):  # somebody reads it
             self._writer.execute("PRAGMA journal_mode = DELETE")
 
     @contextlib.contextmanager
-    def _said_if_not_written(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, sqlite3.Error) as error:

@@ -86,7 +86,7 @@ class Study:
     ) -> Study:
         """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
 
-        The `modules` of a TOML file, and files of MDPs, are looked for beside it, too. From a folder of records, which may be
+        The `modules` of a TOML file, and files of MDPs, may lie in its folder, too. From a folder of records, which may be
         anybody's, nothing is imported, not by its study.toml either: its records can be read. To run it, say `trust`, or name
         the modules that it may import.
         """
@@ -225,7 +225,7 @@ class Study:
         return self
 
     def _take(self, plan: Plan, contents: Contents, other_code: bool, rerun_changed: bool) -> None:
-        """Take as done what is there, if the current code has made it or one has said what to do with the rest."""
+        """Mark what is there as done. Units of other code are an error, unless the caller says what to do with them."""
         changed = {id for id, summary in contents.done.items() if summary.code != self.code.digest}
         plan.take({id: score for id, score in contents.scores.items() if not (rerun_changed and id in changed)})
         if changed := changed & plan.done.keys():

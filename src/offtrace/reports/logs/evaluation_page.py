@@ -175,7 +175,7 @@ def _checks(result: Result) -> Section:
             lines.append([*said, verdict, Cell(check.words, check.words, "t words")])
     lead = f"Each estimator is looked at for its own kinds of failure. By a stated rule, {RULE}."
     table = Table(["Estimator", "Check", "Passed", "Found"], lines, texts=2)
-    return Section("checks", "Checks", [Heading("What can go wrong, and what was found"), Paragraph(lead), table])
+    return Section("checks", "Checks", [Heading("What can go wrong, and what the checks say"), Paragraph(lead), table])
 
 
 def _equations(result: Result) -> Table:

@@ -1,4 +1,4 @@
-"""Views → the page of a study: what it found, its figures, tables, and what was run."""
+"""Views → the page of a study: what it paragraphs, its figures, tables, and what was run."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def html(shown: Views) -> str:
     facts, summary, drawn = shown.facts, shown.summary, charts(shown)
     question = str(facts.get("question") or facts.get("name") or "A study")
     *said, care = answer(shown)
-    found = finding(shown)
+    paragraphs = finding(shown)
     head = [chart for chart in drawn if chart.key in ("difference", "maps", "tradeoff")]
-    if not found:  # without a baseline the scaled standing is the answer
-        found, said = said, []
+    if not paragraphs:  # without a baseline the scaled standing is the answer
+        paragraphs, said = said, []
     return Page(
         kind="study",
         title=question,
         eyebrow=str(facts.get("name", "")),
         question=question,
-        answer=found,
+        answer=paragraphs,
         care=care,
         warnings=[*concerns(shown), *_set_aside(facts)],
         beside=[_figure(chart) for chart in head],
