@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import dataclasses
 import resource
 import shutil
@@ -23,7 +22,7 @@ import offtrace as ot
 from deep.small import CONFIG, configured
 from offtrace import cli
 from offtrace.cli import errors
-from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, games, play, train
+from offtrace.deep import CheckpointError, Config, DivergedError, checkpoints, drawing, play, train
 
 ARGUMENTS = [
     *(
@@ -48,8 +47,7 @@ ARGUMENTS = [
 # As `python -m offtrace`; Ctrl-C reaches it also where the tests run with SIGINT ignored, which a child inherits. Its pieces,
 # the last of which is finished when it is interrupted, are short.
 LISTENING = """
-import atexit, signal, sys
-atexit.register(lambda: print("for pictures:", *({"seaborn", "pandas", "matplotlib.pyplot"} & {*sys.modules})))
+import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from offtrace.deep import training
 training.REPORT = 512
@@ -73,7 +71,6 @@ def folder(tmp_path_factory: Any) -> Path:
     assert process.returncode == 130
     assert "its state is saved, and the same command resumes" in err
     assert "interrupted after" in out
-    assert "for pictures:\n" in out  # which take longer to import than the rest
     (held,) = checkpoints.in_folder(folder)
     frames = int(held.stem.split("-")[1])
 
@@ -92,10 +89,6 @@ def of(folder: Path, frames: int = 0) -> Config:
     config = configured([*ARGUMENTS[2:], "--frames", str(frames)])
     assert isinstance(config, Config)
     return config
-
-
-def test_what_gymnax_needs_for_pictures_is_imported_when_it_draws() -> None:
-    assert games._Later("colorsys").hls_to_rgb is colorsys.hls_to_rgb
 
 
 def test_the_words_are_those_of_the_small_agent(folder: Path) -> None:

@@ -37,7 +37,7 @@ CURVE = np.dtype(
 
 
 class LearningError(Exception):
-    """What was learned is not what was asked for: a setting does not fit."""
+    """A setting does not fit what is learned: the result would not be what was asked for."""
 
 
 class DivergedError(LearningError):

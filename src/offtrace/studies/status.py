@@ -1,4 +1,4 @@
-"""A study in words: what it is, what there is of it, and whether the current code made it."""
+"""A study in words: what it is, how far it has come, and whether its rows are of the current code."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Status:
     problems: tuple[str, ...]
     """What is damaged."""
     code: str = ""
-    """If other code than the current one made rows: what differs, in words."""
+    """What differs, in words, if some rows were computed by other code than the current one."""
     changed: tuple[str, ...] = ()
-    """The units that other code made, in words."""
+    """The units of other code, in words."""
     failed: tuple[str, ...] = ()
     """The units that were set aside because they raised or ended their workers, and how."""
 
@@ -71,7 +71,7 @@ class Status:
 
 
 def status_of(study: Study, contents: Contents | None = None) -> Status:
-    """Return what there is of a study."""
+    """Return how far a study has come."""
     plan, store = Plan(study), Store(study.folder, study.digest)
     contents = contents or store.read()
     plan.take(contents.scores)

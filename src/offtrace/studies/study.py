@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from offtrace.studies.executor import Executor
 
 OUT = Path("offtrace-studies")
-"""Where records are kept, unless one says otherwise."""
+"""The default folder of records."""
 PATIENCE = 3600.0
-"""Seconds that a unit may take, unless one says otherwise; those of deep agents may take any."""
+"""The default limit on the seconds of a unit. Units of deep agents have none."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Study:
 
     @classmethod
     def _of_folder(cls, folder: Path, trust: bool | Collection[str]) -> Study:
-        """The study of a folder, with its records there. If nobody trusts the folder, no name is looked up."""
+        """Load the study of a folder of records. Unless the folder is trusted, no name is looked up."""
         about, out = Store(folder, "").about(), folder.resolve().parent
         toml = about.get("toml")
         given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
@@ -210,12 +210,12 @@ class Study:
         contents = store.read(whole=True)
         self._take(plan, contents, other_code, rerun_changed)
         if plan.finished and not contents.problems:
-            return self  # also where nothing can be written
+            return self  # needs no folder that can be written
         with scheduler.as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
             for problem in contents.problems:
                 warnings.warn(f"damaged: {self.folder / problem}", stacklevel=2)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it was said
+                warnings.simplefilter("ignore")  # they were raised above
                 self._take(plan, contents, other_code, rerun_changed)
             if not plan.finished:
                 longest = patience or (math.inf if self.task == "deep" else PATIENCE)
@@ -239,7 +239,7 @@ class Study:
             warnings.warn(what, stacklevel=3)
 
     def _about(self) -> Table:
-        """What the records say of the study, and of what makes them."""
+        """What the records keep of the study, the installed versions and the machine."""
         return {"study": self.declaration, "versions": versions(self.task), "machine": machine()}
 
     def _require_trust(self) -> None:
@@ -280,7 +280,7 @@ class Study:
         return files
 
     def status(self) -> Status:
-        """Return what there is of the study: what has been run, and what its folder says."""
+        """Return how far the study has come, and what is damaged or set aside."""
         return status.status_of(self)
 
     def facts(self) -> Table:
@@ -309,7 +309,7 @@ class Study:
 
 
 def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:
-    """Where the units that are left run."""
+    """Choose where the remaining units run."""
     from offtrace.studies.executor import InProcess, Processes
 
     if on == "ray":
