@@ -15,13 +15,6 @@ function node(tag, attributes = {}, parent = null, text = null) {
   return made;
 }
 const given = (x) => x !== null && x !== undefined;
-function format(x, digits = 4) {
-  if (!given(x)) return "–";
-  const size = Math.abs(x);
-  if (size >= 1e6 && size < 1e9) return `${format(x / 1e6, digits)}M`;
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return x.toExponential(digits - 3).replace("e+", "e").replace("-", "−");
-  return Number(x.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 2 + digits, useGrouping: size >= 1e4 }).replace("-", "−");
-}
 /** Numbers at an axis, with as many digits as it takes to tell them apart. */
 function axisLabels(values) {
   for (let digits = 4; ; digits++) {
