@@ -1,4 +1,4 @@
-"""Views → the page of a study: what it paragraphs, its figures, tables, and what was run."""
+"""Views → the page of a study: the finding, its figures, tables, and what was run."""
 
 from __future__ import annotations
 
