@@ -1,7 +1,7 @@
-"""Checkpoints: one file with the whole state of a run, written beside and moved into place, the last few of which are kept.
+"""Checkpoints: one file with the whole state of a run, which appears whole or not at all. The last few are kept.
 
 A file is a ZIP of NumPy arrays (`numpy.load` reads it), one for each leaf of the state, the rows of the curve so far, and the
-configuration as JSON. Its checksum follows, and is compared before anything is read: a damaged file is seen.
+configuration as JSON. ZIP's checksums are compared before anything is parsed: a damaged file is an error.
 
 One process at a time writes to a folder: it holds the lock (`held`). A folder belongs to the run whose checkpoints it has.
 """
@@ -19,7 +19,7 @@ import numpy as np
 
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.typed_jax import with_leaves
-from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
+from offtrace._shared.whole_files import read_npz, sweep, why_not_written, written_whole
 from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import State
 from offtrace.traces import Rule
@@ -49,7 +49,7 @@ def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -
     path = folder / f"checkpoint-{frames:012d}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(path, sealed=True) as file:
+        with written_whole(path) as file:
             np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
     except OSError as error:
         held = in_folder(folder)
@@ -92,6 +92,11 @@ def about(path: Path) -> Spelt:
         raise CheckpointError(f"{path} does not say of which run it is ({error})") from error
 
 
+def require_whole(path: Path) -> None:
+    """Raise if a checkpoint is damaged."""
+    _read(path)
+
+
 def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:
     """Return the state, in the structure of `like`, and the curve so far; raise if the checkpoint is of another run."""
     require_same(path, run)
@@ -119,10 +124,9 @@ def filled(path: Path, like: Tree) -> Tree:
     return with_leaves(like, values)
 
 
-def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+def _read(path: Path, names: list[str] | None = None) -> dict[str, np.ndarray]:
     try:
-        with opened_sealed(path) as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
+        return read_npz(path, names)
     except Exception as error:  # whatever a file that anybody may have written leads to
         raise CheckpointError(
             f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run resumes from the "

@@ -58,7 +58,7 @@ def _folder(job: Job, game: str) -> Path | None:
 
     for path in checkpoints.in_folder(folder):
         try:
-            checkpoints.about(path)
+            checkpoints.require_whole(path)
         except CheckpointError:
             path.unlink()
     return folder
