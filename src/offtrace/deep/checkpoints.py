@@ -6,6 +6,8 @@ configuration as JSON. ZIP's checksums are compared before anything is parsed: a
 One process at a time writes to a folder: it holds the lock (`held`). A folder belongs to the run whose checkpoints it has.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,6 @@ import jax
 import numpy as np
 
 from offtrace._shared.folder_lock import LockedError, locked
-from offtrace._shared.typed_jax import with_leaves
 from offtrace._shared.whole_files import read_npz, sweep, why_not_written, written_whole
 from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import State
@@ -121,7 +122,8 @@ def filled(path: Path, like: Tree) -> Tree:
             raise CheckpointError(
                 f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
             )
-    return with_leaves(like, values)
+    # `jax.numpy.asarray` would compile a copy for each shape
+    return jax.tree.unflatten(jax.tree.structure(like), jax.device_put(values))
 
 
 def _read(path: Path, names: list[str] | None = None) -> dict[str, np.ndarray]:

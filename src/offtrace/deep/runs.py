@@ -1,5 +1,7 @@
 """A run from its first frame, or its last checkpoint, to its last frame."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math
@@ -21,7 +23,6 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from offtrace._shared import notebook
-from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
 from offtrace.deep.progress_line import Line, TensorBoard
@@ -74,7 +75,7 @@ class Trained:
             return leaf[index]
 
         learner = jax.tree.map(of_the_seed, self.state.learner)
-        return np.asarray(self.agent.values(learner, asarray(observation)))
+        return np.asarray(self.agent.values(learner, jnp.asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:
         """Return the mean return of the episodes that ended in the last `frames` frames, [seeds]."""
@@ -172,18 +173,18 @@ def train(
 
 def _begun(training: Compiled | OnHost, run: Spelt, folder: Path | None) -> tuple[State, np.ndarray]:
     """Return the state to resume from, and the curve so far."""
-    keys = jax.vmap(jax.random.PRNGKey)(asarray(run["seeds"], jnp.uint32))
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
     held = checkpoints.in_folder(folder) if folder else []
     if not held:
         return training.collect(training.first(keys)), np.zeros(0, CURVE)
-    like = eval_shape(training.first, keys) if not isinstance(training, OnHost) else training.first(keys)
+    like = jax.eval_shape(training.first, keys) if not isinstance(training, OnHost) else training.first(keys)
     state, curve = checkpoints.load(held[-1], like, run)
     return (training.resumed(state) if isinstance(training, OnHost) else state), curve
 
 
 def _stacked(traces: Sequence[Rule], config: Settings, seeds: int) -> Rule:
     each = [batched(trace, 1) for trace in traces]
-    if len(each) != seeds or any(structure(t) != structure(each[0]) for t in each):
+    if len(each) != seeds or any(jax.tree.structure(t) != jax.tree.structure(each[0]) for t in each):
         raise ValueError(
             f"traces must be {seeds}, one for each seed, and differ in their numbers only, got {list(traces)}"
         )
