@@ -33,7 +33,10 @@ BOOL = np.dtype(np.bool_)
 
 def is_number(value: object) -> bool:
     """Whether it is one number for all steps."""
-    return type(value) is float or not np.ndim(value)  # pyright: ignore[reportArgumentType]
+    if isinstance(value, int | float):
+        return True
+    ndim = getattr(value, "ndim", None)
+    return not (np.ndim(value) if ndim is None else ndim)  # pyright: ignore[reportArgumentType]
 
 
 def one_discount(gamma: object) -> float:

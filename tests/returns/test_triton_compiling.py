@@ -87,6 +87,10 @@ given = {"log_pi": torch.zeros(2, 24), "log_mu": torch.zeros(2, 24).half(), "mas
 for level in ("token", "prefix"):
     cuda_weights.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 24))
     given["segment"] = torch.zeros(2, 24, dtype=torch.int64)
+packed = {name: given[name].flatten() for name in ("log_pi", "log_mu", "mask")}
+for level in ("suffix", "sequence"):
+    offsets = torch.tensor([0, 20, 48])
+    cuda_weights.weigh_packed(ot.RBIS(0.9), packed, Weighing(level), offsets, torch.float32)
 assert names == {
     "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables",
     "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows",

@@ -70,3 +70,25 @@ def test_what_is_not_known_spreads_to_the_rows_end() -> None:
         patch.setattr(cuda_weights, "WEIGHED", 2)
         found = by_kernel(ot.NonMarkovRetrace(), {"log_pi": log_pi, "log_mu": log_mu}, Weighing("prefix"))
     assert (np.isnan(found) == (np.arange(9) >= 4)).all()
+
+
+@pytest.mark.parametrize("level", list(cuda_weights.LEVELS))
+@pytest.mark.parametrize("trace", [ot.ImportanceSampling(0.9), ot.NonMarkovRetrace(0.9), ot.TruncatedIS(2.0, 0.9)])
+def test_packed_rows_equal_padded_ones(trace: Any, level: str) -> None:
+    """Flat arrays with offsets, rows without a step among them, and offsets that leave the end out."""
+    rng, lengths = np.random.default_rng(0), np.array([3, 0, 7, 1, 0, 12])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    N, T = int(starts[-1]) + 2, 12
+    flat = {"log_mu": -rng.exponential(size=N), "mask": rng.random(N) < 0.8}
+    flat["log_pi"] = flat["log_mu"] + 0.5 * rng.normal(size=N)
+    there = np.arange(T) < lengths[:, None]
+    padded = {name: np.zeros((len(lengths), T), a.dtype) for name, a in flat.items()}
+    for name, a in flat.items():
+        padded[name][there] = a[: N - 2]
+    wanted = ot.weights(trace, **padded, level=level)[there]
+    tensors = {name: torch.from_numpy(a) for name, a in flat.items()}
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(cuda_weights, "WEIGHED", 4)
+        found = cuda_weights.weigh_packed(trace, tensors, Weighing(level), torch.from_numpy(starts), torch.float64)
+    np.testing.assert_allclose(found[: N - 2], wanted, rtol=1e-12)
+    assert found[N - 2 :].isnan().all()

@@ -403,7 +403,7 @@ def test_lists_of_tensors_are_refused_where_rows_have_values() -> None:
 def test_targets_refuse_nested_tensors() -> None:
     torch = pytest.importorskip("torch")
     strided = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(3)])
-    arrays = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated"), strided)
+    arrays: dict[str, Any] = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated"), strided)
     with pytest.raises(TypeError, match="reward is a nested tensor"):
         ot.targets(ot.QLambda(), **arrays, gamma=0.9)
 

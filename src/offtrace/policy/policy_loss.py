@@ -11,28 +11,29 @@ mean   what the sum is divided by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from offtrace._shared.suggestions import closest, ending
-from offtrace.arrays import Array, Option
+from offtrace.arrays import Array, Option, is_number
 from offtrace.policy.rows import Rows
 from offtrace.policy.shapes import Clip, Ratios, Shape
 from offtrace.policy.steps import Loss, Steps, at_least_1
 from offtrace.returns import reject, weights
 from offtrace.returns.weights.ragged import padded, padded_rows
 from offtrace.traces import Trace
-from offtrace.traces.base import number
+from offtrace.traces.base import number, option
 
 LEVELS = ("token", "prefix", "prefix-mean", "sequence", "sequence-mean")
 """Where the ratio is taken: of the decision; the product up to it, or its root by their number; the same of the whole row."""
 MEANS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 """What the sum over decisions is divided by: their number; rows; rows and the decisions of each; rows and a length."""
 NEVER = -800.0
-"""log r where π is 0: its exponential is 0, and sums of others are not lost in it."""
+"""The least log r, as where π is 0: its exponential is 0, and sums of others are not lost in it."""
+LARGEST = float(np.finfo(np.float32).max)
 KLS = ("k1", "k2", "k3", "k1+", "k3+")
 """Estimators of KL(π‖π_ref) (Schulman 2020); with +, the value with the gradient of k2, which is right on average."""
 
@@ -183,8 +184,8 @@ def loss(
     parts = replace(parts, mean=parts.mean if mean is None else mean, weight=parts.weight if trace is None else trace)
     shape = parts.shape
     if clip is not None or dual is not None:
-        low, high = _ends(shape, clip)
-        shape = shape.clipped_at(low, high, dual)
+        own = getattr(shape, "low", 0.0), getattr(shape, "high", 0.0)
+        shape = shape.clipped_at(*(own if clip is None else ends(clip, np.inf, checked=True)), dual)
     if log_prox is None:
         log_prox = log_mu
         if log_prox is None:
@@ -210,27 +211,38 @@ def loss(
         raise TypeError(
             f"{parts.mean} divides by the length of a padded row, which packed rows do not show: give length"
         )
-    of_rows = _of_rows(replace(parts, shape=shape), given, kl, costs, _Denominators(tokens, rows, length, ranks), check)
-    return of_rows._replace(
-        terms={name: in_form(term) for name, term in of_rows.terms.items()},
-        arrays={name: in_form(array) for name, array in of_rows.arrays.items()},
+    by = Denominators(tokens, rows, length, ranks)
+    padded_loss = of_rows(replace(parts, shape=shape), given, kl=kl, costs=costs, by=by, check=check)
+    return padded_loss._replace(
+        terms={name: in_form(term) for name, term in padded_loss.terms.items()},
+        arrays={name: in_form(array) for name, array in padded_loss.arrays.items()},
     )
 
 
-class _Denominators(NamedTuple):
+class Denominators(NamedTuple):
     """Those of `loss`; None for that of the arrays."""
 
-    tokens: float | None
-    rows: float | None
-    length: float | None
-    ranks: float
+    tokens: float | None = None
+    rows: float | None = None
+    length: float | None = None
+    ranks: float = 1
 
 
-def _of_rows(
-    parts: PolicyLoss, given: dict[str, Any], kl: str, costs: dict[str, float], by: _Denominators, check: Option
+OF_THE_ARRAYS, NO_COSTS = Denominators(), {"kl": 0.0, "entropy": 0.0}
+
+
+def of_rows(
+    parts: PolicyLoss,
+    given: Mapping[str, Any],
+    *,
+    kl: str = "k3",
+    costs: Mapping[str, float] = NO_COSTS,
+    by: Denominators = OF_THE_ARRAYS,
+    keep_counts: bool = True,
+    check: Option = None,
 ) -> Loss[Any]:
-    """The loss of arrays [T] or [B, T]."""
-    beside = {name: given[name] for name in ("advantage", "segment", "keep")}
+    """The loss of arrays [T] or [B, T]. `keep_counts` says whether what is not kept counts in the mean."""
+    beside = {name: given[name] for name in ("advantage", "segment", *(("keep",) if keep_counts else ()))}
     x: Steps[Any] = Steps(
         {n: a for n, a in given.items() if n not in beside and n != "log_mu"}, beside=beside, check=check
     )
@@ -238,37 +250,36 @@ def _of_rows(
         _check_segment(x, given["segment"])
     by_row: Rows[Any] = Rows(x, x.decision, given["segment"])
     A = x.of_rows("advantage", given["advantage"])
-    log: Any = x.read("log_pi")
-    never = log == -np.inf  # r is 0, and no gradient goes through it
-    token = x.xp.where(never, NEVER, x.xp.where(never, 0.0, log) - x.constant("log_prox"))
+    moved: Any = x.read("log_pi") - x.constant("log_prox")
+    token = x.xp.clip(moved, NEVER, None)
+    constant: Any = x.do.constant(token)
     drawn = {
         "log_pi": x.plain(given["log_prox"]), "log_mu": x.plain(given["log_mu"]),
         "mask": given["mask"], "segment": given["segment"], "check": check,
     }  # fmt: skip
     w = x.constant("weight") if given["weight"] is not None else _weight(parts, drawn)
-    there = _kept(x, parts, A, token, by_row, given["keep"], drawn)
+    there = _kept(x, parts, A, constant, by_row, beside.get("keep"), drawn)
     live: Any = A != 0
     live = live if there is None else live & there
     live = live if w is None else live & (w != 0)
-    constant: Any = x.do.constant(token)
     level = constant if parts.level == "token" else _level(parts.level, constant, by_row)
-    r = Ratios(x, by_row, token, token, A, live)
-    surrogate, out = parts.shape(replace(r, level=r.at(level)))
-    each: Any = surrogate if w is None else w * surrogate
+    surrogate = parts.shape(Ratios(x, by_row, constant, x.xp.where(live, level, 0.0), A, live))
+    value, slope = surrogate.value, x.xp.clip(surrogate.slope, -LARGEST, LARGEST)  # ∞ times the 0 below would be NaN
+    each = value + slope * (token - constant)
+    each = each if w is None else w * each
     terms: dict[str, Any] = {"policy": -each if there is None else x.xp.where(there, -each, 0.0)}
     if "log_ref" in x:
         terms["kl"] = kl_terms(kl, x)
     if "entropy" in x:
         terms["entropy"] = x.read("entropy")
-    arrays: dict[str, Any] = {"ratio": x.xp.exp(level), "advantage": A, "clipped": x.xp.where(out & live, 1.0, 0.0 * A)}
+    ratio = x.xp.where(x.decision, x.xp.exp(level), 0.0)
+    arrays: dict[str, Any] = {"ratio": ratio, "advantage": A, "clipped": x.xp.where(surrogate.out & live, 1.0, 0.0 * A)}
     if w is not None:
         arrays["weight"] = w
-    terms = {name: x.xp.where(x.decision, term, 0.0) for name, term in terms.items()}
     total: Any = terms["policy"]
     for term in ("kl", "entropy"):
         total = total + costs[term] * terms[term] if costs[term] else total
-    arrays = {name: x.do.constant(x.xp.where(x.decision, array, 0.0)) for name, array in arrays.items()}
-    return Loss((total * _shares(x, by_row, parts.mean, by)).sum(), terms, arrays, x.decision.sum())
+    return Loss(_mean(x, by_row, parts.mean, by, total), terms, arrays, x.decision.sum())
 
 
 def _check_segment(x: Steps[Any], segment: Any) -> None:
@@ -319,13 +330,16 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _ends(shape: Any, clip: Any) -> tuple[float, float]:
-    if clip is None:
-        return getattr(shape, "low", 0.0), getattr(shape, "high", 0.0)
-    both: Any = clip if np.ndim(clip) else (clip, clip)
+def ends(clip: float | Sequence[float] | np.ndarray, low: float, *, checked: bool) -> tuple[Any, Any]:
+    """The low and high side of a clip, one number for both or two; `low` is the most that the first may be.
+
+    Arrays without axes are numbers where values are checked.
+    """
+    both: Any = clip if (isinstance(clip, Sequence) and not isinstance(clip, str)) or np.ndim(clip) else (clip, clip)
     if len(both) != 2:
         raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
-    return number("clip", both[0], 0.0, np.inf), number("clip", both[1], 0.0, np.inf)
+    of = option if checked else number
+    return of("clip", both[0], 0.0, low), of("clip", both[1], 0.0, np.inf)
 
 
 def _level(level: str, token: Any, rows: Rows[Any]) -> Any:
@@ -361,7 +375,7 @@ def _kept(
         there = more if there is None else there & more
     if parts.keep_negative is not None:
         n: Any = rows.count_or_one()
-        apart = -rows.total(x.do.constant(token)) / n
+        apart = -rows.total(token) / n
         more = ~((A < 0) & (apart > parts.keep_negative))
         there = more if there is None else there & more
     return there
@@ -378,23 +392,28 @@ def _flags(x: Steps[Any], keep: Any) -> Any:
     return (x.xp.broadcast_to(array[:, None], x.shape) if rows else array) != 0
 
 
-def _shares(x: Steps[Any], by_row: Rows[Any], mean: str, by: _Denominators) -> Any:
-    """By what each decision counts in the loss."""
-    one: Any = x.xp.where(x.decision, by_row.ones(), 0.0)
+def _mean(x: Steps[Any], by_row: Rows[Any], mean: str, by: Denominators, each: Any) -> Any:
+    """The sum over decisions, divided as `mean` says."""
     ranks = _denominator("ranks", by.ranks)
     if mean == "token-mean":
-        return ranks * one / (at_least_1(x.do, one.sum()) if by.tokens is None else _denominator("tokens", by.tokens))
-    n: Any = x.xp.where(x.decision, by_row.count(), 1.0)
-    share = one / n if mean == "seq-mean-token-mean" else one
-    if mean == "seq-mean-token-sum-norm":
-        share = share / (x.shape[-1] if by.length is None else _denominator("length", by.length))
-    return ranks * share / (at_least_1(x.do, (one / n).sum()) if by.rows is None else _denominator("rows", by.rows))
+        return (
+            ranks
+            * each.sum()
+            / (at_least_1(x.do, x.decision.sum()) if by.tokens is None else _denominator("tokens", by.tokens))
+        )
+    if mean == "seq-mean-token-mean":
+        each = each / by_row.count_or_one()
+    elif mean == "seq-mean-token-sum-norm":
+        each = each / (x.shape[-1] if by.length is None else _denominator("length", by.length))
+    return (
+        ranks * each.sum() / (at_least_1(x.do, by_row.how_many()) if by.rows is None else _denominator("rows", by.rows))
+    )
 
 
 def _denominator(name: str, value: Any) -> Any:
     """A number above 0; an array without axes is taken as it is."""
     if isinstance(value, int | float) and not 0 < value < np.inf:
         raise ValueError(f"{name} must be above 0, got {value!r}")
-    if isinstance(value, str | bytes) or np.ndim(value):
+    if isinstance(value, str | bytes) or not is_number(value):
         raise TypeError(f"{name} must be one number, got {value!r}")
     return value

@@ -65,8 +65,10 @@ class Rows(Generic[Array]):
 
     def how_many(self) -> Array:
         """How many rows, or segments of rows, have a decision."""
-        return (self.decision.any(-1) if self.first is None else self.first).sum()
+        there: Any = self.decision.any(-1) if self.first is None else self.first
+        return there.sum()
 
     def ones(self) -> Array:
         """1 at each step, in the dtype of log π."""
-        return self.x.xp.ones_like(self.x.constant("log_pi"))
+        xp: Any = self.x.xp
+        return xp.ones_like(self.x.constant("log_pi"))

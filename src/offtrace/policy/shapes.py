@@ -1,14 +1,14 @@
 """What a policy loss does with the ratio r and the advantage A of a decision: its shapes, one small class each.
 
-Every shape gets log r at the loss's level, whose gradient is that of log π at the decision itself, and returns what is to be
-maximised and where it takes the gradient away.
+A shape gets log r at the loss's level, without gradient, and returns what is to be maximised and its slope: the derivative by
+log π of the decision itself. The loss gives the value this slope, so that nothing else is differentiated.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,27 +20,34 @@ from offtrace.traces.base import number
 
 @dataclass(frozen=True, eq=False)
 class Ratios:
-    """What a shape reads."""
+    """What a shape reads, without gradients."""
 
     x: Steps[Any]
     rows: Rows[Any]
     token: Any
-    """log r of the decision alone, with its gradient."""
+    """log r of the decision alone."""
     level: Any
-    """log r at the loss's level, with the gradient of the token's; 0 where nothing counts, so that nothing overflows there."""
+    """log r at the loss's level; 0 where nothing counts, so that nothing overflows there."""
     advantage: Any
     live: Any
     """Where a decision counts: A is not 0, it is kept, and its weight is not 0."""
 
-    def at(self, level: Any) -> Any:
-        """Another log r, with the gradient of the token's."""
-        x = self.x
-        return x.xp.where(self.live, x.do.constant(level) + self.token - x.do.constant(self.token), 0.0)
+    def score(self, factor: Any, out: Any) -> Surrogate:
+        """A factor times log π; the value is 0 where π is."""
+        log: Any = self.x.constant("log_pi")
+        factor = self.x.xp.where(self.live & (log != -np.inf), factor, 0.0)
+        return Surrogate(self.x.times_log(factor, log), factor, out)
 
-    def score(self, factor: Any) -> Any:
-        """A factor without gradient times log π; 0 where the factor is, or π is 0."""
-        log: Any = self.x.read("log_pi")
-        return self.x.times_log(self.x.xp.where(self.live & (log != -np.inf), self.x.do.constant(factor), 0.0), log)
+
+class Surrogate(NamedTuple):
+    """What a shape makes of each decision."""
+
+    value: Any
+    """What is to be maximised."""
+    slope: Any
+    """Its derivative by log π of the decision."""
+    out: Any
+    """Where the gradient is taken away, or weighed otherwise than in r A."""
 
 
 class Shape(ABC):
@@ -50,8 +57,8 @@ class Shape(ABC):
     """What is maximised, in one line."""
 
     @abstractmethod
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
-        """The surrogate, and whether it takes the gradient of a decision away (or weighs it otherwise than r A)."""
+    def __call__(self, r: Ratios) -> Surrogate:
+        """The surrogate of each decision."""
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """The same with other bounds; an error where it has none."""
@@ -69,16 +76,17 @@ def _above_0(**numbers: float) -> None:
             raise ValueError(f"{name} must be above 0, got {value!r}")
 
 
-def cut(r: Ratios, log_ratio: Any, low: Any, high: Any, dual: Any | None) -> tuple[Any, Any]:
-    """min(r A, clip(r, low, high) A), and for A < 0 at least dual · A: r is not made where its gradient would be taken away."""
-    x, xp, A = r.x, r.x.xp, r.advantage
-    ratio = x.do.constant(xp.exp(log_ratio))
-    bound = xp.where(ratio < low, low, xp.where(ratio > high, high, ratio))
-    out = bound * A < ratio * A
+def pessimistic(r: Ratios, low: Any, high: Any, dual: Any | None) -> Surrogate:
+    """min(r A, clip(r, low, high) A), and for A < 0 at least dual · A."""
+    xp, A = r.x.xp, r.advantage
+    ratio = xp.exp(r.level)
+    plain, bounded = ratio * A, xp.clip(ratio, low, high) * A
+    out = bounded < plain
+    value = xp.where(out, bounded, plain)
     if dual is not None:
-        least = (A < 0) & (xp.where(out, bound, ratio) > dual)
-        out, bound = out | least, xp.where(least, dual, bound)
-    return xp.where(out, bound, xp.exp(xp.where(out, 0.0, log_ratio))) * A, out
+        least = (A < 0) & (value < dual * A)
+        out, value = out | least, xp.where(least, dual * A, value)
+    return Surrogate(value, xp.where(out, 0.0, plain), out)
 
 
 @dataclass(frozen=True)
@@ -98,9 +106,9 @@ class Clip(Shape):
                 f"dual must be above 1, got {self.dual!r}: it bounds ratios of decisions with a negative advantage"
             )
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
-        return cut(r, r.level, 1.0 - self.low, 1.0 + self.high, self.dual)
+        return pessimistic(r, 1.0 - self.low, 1.0 + self.high, self.dual)
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
@@ -124,13 +132,13 @@ class PositionClip(Shape):
         if self.dual is not None:
             number("dual", self.dual, 0.0, np.inf)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
         exp = r.x.xp.exp
         place: Any = r.rows.position()
         scale = r.x.xp.where(place > 1, place, 1.0) ** self.power
         dual = None if self.dual is None else exp(self.dual * scale)
-        return cut(r, r.level, exp(-self.low * scale), exp(self.high * scale), dual)
+        return pessimistic(r, exp(-self.low * scale), exp(self.high * scale), dual)
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
@@ -143,9 +151,10 @@ class Importance(Shape):
 
     formula = "r A"
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
-        return r.x.xp.exp(r.level) * r.advantage, r.advantage != r.advantage
+        weighted = r.x.xp.exp(r.level) * r.advantage
+        return Surrogate(weighted, weighted, r.advantage != r.advantage)
 
 
 @dataclass(frozen=True)
@@ -160,11 +169,11 @@ class ClippedWeight(Shape):
         number("low", self.low, 0.0, 1.0)
         number("high", self.high, 0.0, np.inf)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
-        ratio: Any = r.x.do.constant(r.x.xp.exp(r.level))
+        ratio: Any = r.x.xp.exp(r.level)
         bound = r.x.xp.clip(ratio, 1.0 - self.low, 1.0 + self.high)
-        return r.score(bound * r.advantage), bound != ratio
+        return r.score(bound * r.advantage, bound != ratio)
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
@@ -183,13 +192,13 @@ class Gate(Shape):
     def __post_init__(self) -> None:
         _above_0(positive=self.positive, negative=self.negative)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
         xp, A = r.x.xp, r.advantage
         τ = xp.where(A > 0, self.positive + 0.0 * A, self.negative)
-        far: Any = r.x.do.constant(r.level) > 10.0  # the gate is flat there, and its gradient 0
-        gate = 4.0 / τ / (1.0 + xp.exp(-τ * (xp.exp(xp.where(far, 10.0, r.level)) - 1.0)))
-        return gate * A, far
+        ratio = xp.exp(xp.clip(r.level, None, 10.0))  # beyond that the gate is flat
+        gate = 1.0 / (1.0 + xp.exp(-τ * (ratio - 1.0)))
+        return Surrogate(4.0 / τ * gate * A, 4.0 * gate * (1.0 - gate) * ratio * A, r.level > 10.0)
 
 
 @dataclass(frozen=True)
@@ -206,13 +215,13 @@ class Kernel(Shape):
                 raise ValueError(f"{name} must be (k, λ), got {both!r}")
             _above_0(k=both[0], λ=both[1])
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
         xp, A = r.x.xp, r.advantage
-        log: Any = r.x.do.constant(r.level)
+        log = r.level
         k, λ = (xp.where(A < 0, n + 0.0 * A, p) for p, n in zip(self.positive, self.negative, strict=True))
         weight = xp.exp(xp.where(log > 100.0, -np.inf, k * log + λ * (1.0 - xp.exp(xp.where(log > 100.0, 0.0, log)))))
-        return r.score(weight * A), weight == 0
+        return r.score(weight * A, weight == 0)
 
 
 @dataclass(frozen=True)
@@ -225,11 +234,10 @@ class Gaussian(Shape):
     def __post_init__(self) -> None:
         _above_0(σ=self.σ)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
-        log: Any = r.x.do.constant(r.level)
-        weight = r.x.xp.exp(log - 0.5 * (log / self.σ) ** 2)
-        return r.score(weight * r.advantage), weight == 0
+        weight = r.x.xp.exp(r.level - 0.5 * (r.level / self.σ) ** 2)
+        return r.score(weight * r.advantage, weight == 0)
 
 
 @dataclass(frozen=True)
@@ -244,14 +252,14 @@ class GeometricClip(Shape):
         number("low", self.low, 0.0, np.inf)
         number("high", self.high, 0.0, np.inf)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
-        xp, A = r.x.xp, r.advantage
-        log: Any = r.x.do.constant(r.token)
+        xp, A, log = r.x.xp, r.advantage, r.token
         out = xp.where(A > 0, log > self.high, (log < -self.low) & (A < 0))
         bound = xp.where(out, xp.where(A > 0, self.high + 0.0 * log, -self.low), log)
         mean = r.rows.total(bound) / r.rows.count_or_one()
-        return xp.where(out, xp.exp(mean), xp.exp(xp.where(out, 0.0, r.at(mean)))) * A, out
+        value = xp.exp(xp.where(r.live, mean, 0.0)) * A
+        return Surrogate(value, xp.where(out, 0.0, value), out)
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`."""
@@ -277,7 +285,7 @@ class Divergence(Shape):
         number("high", self.high, 0.0, np.inf)
         _above_0(most=self.most)
 
-    def __call__(self, r: Ratios) -> tuple[Any, Any]:
+    def __call__(self, r: Ratios) -> Surrogate:
         """See `Shape`."""
         x, xp, A = r.x, r.x.xp, r.advantage
         log_pi, log_prox = x.constant("log_pi"), x.constant("log_prox")
@@ -292,8 +300,8 @@ class Divergence(Shape):
             kl = x.times_log(prox, log_prox - log_pi) + (1.0 - prox) * xp.where((prox < 1) & (pi < 1), rest, 0.0)
             up, down = (kl > self.high) & (pi > prox), (kl > self.low) & (pi < prox)
         out = xp.where(A > 0, up, down)
-        weight = x.at_most(x.do.constant(xp.exp(r.level)), self.most)
-        return r.score(xp.where(out, 0.0, weight * A)), out
+        weight = x.at_most(xp.exp(r.level), self.most)
+        return r.score(xp.where(out, 0.0, weight * A), out)
 
     def clipped_at(self, low: Any, high: Any, dual: float | None) -> Self:
         """See `Shape`. `dual` is the largest ratio."""

@@ -8,7 +8,7 @@ there. float16 and bfloat16 are computed with in float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 
@@ -41,13 +41,13 @@ class Loss(NamedTuple, Generic[Array]):
 def _total(term: Any) -> Any:
     """The sum of a term in any form."""
     if isinstance(term, list):
-        return sum(row.sum() for row in term)
+        return sum(row.sum() for row in cast("list[Any]", term))
     return (term.values() if getattr(term, "is_nested", False) else term).sum()
 
 
 def at_least_1(do: Backend[Array], count: Array) -> Array:
     """A number to divide by, so that a sum over nothing is 0 and not NaN."""
-    return do.xp.where(count > 0, count, 1)
+    return do.xp.clip(count, 1, None)
 
 
 class Steps(Generic[Array]):
@@ -184,9 +184,13 @@ class Steps(Generic[Array]):
             )
 
     def _decisions(self, there: Mapping[str, Array]) -> Array:
-        like: Any = next(a for name, a in there.items() if name not in self.over_actions)
-        found = (like == like) | True
-        for name in FLAGS:
-            if name in there:
-                found = found & ((there[name] == 0) if name == "skip" else (there[name] != 0))
+        found: Any = None
+        for name in filter(there.__contains__, FLAGS):
+            flag: Any = there[name]
+            as_boolean = flag if self.do.letter(flag.dtype) == "b" else flag != 0
+            acts = ~as_boolean if name == "skip" else as_boolean
+            found = acts if found is None else found & acts
+        if found is None:
+            like: Any = next(a for name, a in there.items() if name not in self.over_actions)
+            return self.xp.ones_like(like, dtype=bool)
         return found

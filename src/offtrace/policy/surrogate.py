@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
+from offtrace.policy.policy_loss import PolicyLoss, ends, of_rows
 from offtrace.policy.rows import Rows
+from offtrace.policy.shapes import Clip
 from offtrace.policy.steps import Loss, Steps
 from offtrace.returns import weights
+from offtrace.returns.array_kinds import backend_of
 from offtrace.traces import ImportanceSampling, Trace, TruncatedIS
-from offtrace.traces.base import number, option
+from offtrace.traces.base import number
 
 MEANS = ("token-mean", "seq-mean-token-sum")
 
@@ -141,54 +145,16 @@ def clipped(
     >>> found.arrays["weight"], found.arrays["clipped"], round(float(found.loss), 4)
     (array([2., 1.]), array([1., 0.]), -1.6)
     """
-    if dual is not None and number("dual", dual, 0.0, np.inf) <= 1.0:
-        raise ValueError(f"dual must be above 1, got {dual!r}: it bounds ratios of decisions with a negative advantage")
-    own = {"log_pi": log_pi, "log_prox": log_prox, "log_mu": log_mu, "weight": weight, "mask": mask, "keep": keep}
-    x: Steps[Array] = Steps(own, beside={"advantage": advantage, "segment": segment}, check=check)
-    low, high = _clip(clip, checked=x.looks)
-    advantage = x.of_rows("advantage", advantage)
-    w = _weight(x, log_prox, log_mu, trace, level, weight, mask, segment, check)
-    log_ratio = x.read("log_pi") - x.constant("log_prox")
-    ratio = x.do.constant(x.xp.exp(log_ratio))
-    bound = x.xp.clip(ratio, 1.0 - low, 1.0 + high)
-    cut = bound * advantage < ratio * advantage
-    if dual is not None:
-        least = (advantage < 0) & (x.xp.where(cut, bound, ratio) > dual)
-        cut, bound = cut | least, x.xp.where(least, dual, bound)
-    # What is cut is taken out before the exponential, and not only after: its gradient would be 0 · ∞ where the ratio overflows.
-    surrogate = x.xp.where(cut, bound, x.xp.exp(x.xp.where(cut, 0.0, log_ratio))) * advantage
-    made = {"ratio": ratio, "weight": w, "advantage": advantage, "clipped": x.xp.where(cut, 1.0, 0.0 * advantage)}
-    return x.loss({"policy": -w * surrogate}, {}, **made)
-
-
-def _clip(clip: float | Sequence[float] | np.ndarray, *, checked: bool) -> tuple[float, float]:
-    """How far below and above 1 a ratio may go. Arrays without axes are looked at only where the values of others are."""
-    both: Any = clip if (isinstance(clip, Sequence) and not isinstance(clip, str)) or np.ndim(clip) else (clip, clip)
-    if len(both) != 2:
-        raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
-    of = option if checked else number
-    return of("clip", both[0], 0.0, 1.0), of("clip", both[1], 0.0, np.inf)
-
-
-def _weight(
-    x: Steps[Array],
-    log_prox: Array,
-    log_mu: Array | None,
-    trace: Trace | None,
-    level: str,
-    weight: Array | None,
-    mask: Array | None,
-    segment: Array | None,
-    check: bool | None,
-) -> Array:
-    """The weight of each decision for that μ acted and not π_prox."""
     if weight is not None and (log_mu is not None or trace is not None):
         raise TypeError("weight and log_mu are both given: pass log_mu, and a trace, or a weight of your own")
     if trace is not None and log_mu is None:
         raise TypeError("trace is given without log_mu: it weighs π_prox against μ, the policy that acted")
-    if weight is not None:
-        return x.constant("weight")
-    if log_mu is None:
-        return x.xp.where(x.decision, 1.0, 0.0 * x.constant("log_prox"))
-    arrays: dict[str, Any] = {"log_pi": x.plain(log_prox), "log_mu": x.plain(log_mu), "mask": mask, "segment": segment}
-    return weights(trace or ImportanceSampling(), **arrays, level=level, check=check)
+    low, high = ends(clip, 1.0, checked=backend_of({"log_pi": log_pi}).looks(check, {"log_pi": log_pi}))
+    parts = PolicyLoss("clipped", Clip(low, high, dual))
+    if log_mu is not None:
+        parts = replace(parts, weight=trace or ImportanceSampling(), weight_options={"level": level})
+    given = {
+        "log_pi": log_pi, "log_prox": log_prox, "log_mu": log_mu, "advantage": advantage,
+        "weight": weight, "mask": mask, "segment": segment, "keep": keep,
+    }  # fmt: skip
+    return of_rows(parts, given, check=check, keep_counts=False)

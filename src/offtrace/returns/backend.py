@@ -54,6 +54,12 @@ class Backend(ArrayKind[Array]):
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:
         """The weight of each decision, [T] or [B, T]; the arrays are those of `weights.decisions`, and `greedy`."""
 
+    def weights_of_packed(
+        self, trace: Trace, arrays: Mapping[str, object], cu_seqlens: object, how: Weighing
+    ) -> Array | None:
+        """The weights of packed rows, flat and without a look at values; None where rows must be padded first."""
+        return None
+
     @abstractmethod
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Array:
         """Whether each decision is kept, as booleans; the arrays are those of `weights.decisions`."""

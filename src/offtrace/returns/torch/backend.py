@@ -107,6 +107,15 @@ class TorchBackend(Backend[Tensor]):
             made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
         return made.to(any_array.device, dtype)
 
+    def weights_of_packed(
+        self, trace: Trace, arrays: Mapping[str, object], cu_seqlens: object, how: Weighing
+    ) -> Tensor | None:
+        """By the kernel on CUDA, which reads flat arrays; else None."""
+        on_cuda = all(a.is_cuda for a in arrays.values() if isinstance(a, Tensor))
+        if not on_cuda or seen_by_torch(*arrays.values()) or how.normalize is not None:
+            return None
+        return weight_tensors.of_packed(trace, decisions(self, trace, arrays), cu_seqlens, how)
+
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Tensor:
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)

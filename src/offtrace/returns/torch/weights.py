@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from offtrace.returns.numpy.weights import Merge, Totals, check_totals, merged
 from offtrace.returns.torch.tensor_ops import TORCH, seen_by_torch
 from offtrace.returns.weights import scan
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Decisions, Weighing
+from offtrace.returns.weights.ragged import check_offsets
 from offtrace.traces import Trace
 
 
@@ -36,6 +39,23 @@ def weights(trace: Trace, given: Decisions[Tensor], how: Weighing, device: torch
         counted = scan.starts(TORCH, decision, segment) if how.level in ONE_A_ROW else decision
         weights = _normalized(weights, counted, given.group, how)
     return weights.reshape(given.shape)
+
+
+def of_packed(trace: Trace, given: Decisions[Tensor], cu_seqlens: object, how: Weighing) -> Tensor | None:
+    """The weights of flat arrays [N] on CUDA, or None where no kernel takes the rule."""
+    from offtrace.returns.torch import cuda_weights
+
+    arrays = {name: a.detach() for name, a in given.arrays().items()}
+    name, first = next(iter(arrays.items()))
+    if not cuda_weights.takes_weights(trace, how, len(first), packed=False):
+        return None
+    if not isinstance(cu_seqlens, Tensor):
+        check_offsets(np.asarray(cu_seqlens), len(first), name)
+    starts = torch.as_tensor(cu_seqlens, device=first.device)
+    if starts.ndim != 1 or starts.is_floating_point() or starts.dtype is torch.bool:
+        raise TypeError(f"cu_seqlens must hold integers [n + 1], got {starts.dtype} of shape {tuple(starts.shape)}")
+    dtype = reduce(torch.promote_types, given.dtypes or (torch.get_default_dtype(),))
+    return cuda_weights.weigh_packed(trace, arrays, how, starts, dtype)
 
 
 def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:

@@ -135,15 +135,24 @@ def loaded(
 
 @triton.jit
 def weigh_rows(
-    log_pi, log_mu, mask, segment, T, lower: tl.float64, upper: tl.float64,
-    p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, out,
+    log_pi, log_mu, mask, segment, starts, T, lower: tl.float64, upper: tl.float64,
+    p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, total: tl.float64, out,
     RULE: tl.constexpr, PI: tl.constexpr, MU: tl.constexpr, RHO: tl.constexpr, MASK: tl.constexpr, SEGMENT: tl.constexpr,
     LEVEL: tl.constexpr, RECURSIVE: tl.constexpr, DECAYS: tl.constexpr, ONE_CAP: tl.constexpr, BOUNDED: tl.constexpr,
-    DROP: tl.constexpr, SINGLE: tl.constexpr, N: tl.constexpr,
+    DROP: tl.constexpr, SINGLE: tl.constexpr, PACKED: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute the weights of a row, in blocks of N; suffixes from the row's end on. RULE returns logarithms (`rule_source`)."""
-    lower, upper, p0, p1, p2, p3, _ = numbers(lower, upper, p0, p1, p2, p3, 0.0)
+    """Compute the weights of a row, in blocks of N; suffixes from the row's end on. RULE returns logarithms (`rule_source`).
+
+    Packed rows lie in flat arrays, from starts[b] up to starts[b + 1], whatever T is; nothing beyond `total` is touched.
+    """
+    lower, upper, p0, p1, p2, p3, total = numbers(lower, upper, p0, p1, p2, p3, total)
     first = tl.program_id(0).to(tl.int64) * T
+    if PACKED:
+        entries = total.to(tl.int64)
+        first = tl.maximum(tl.minimum(tl.load(starts + tl.program_id(0)).to(tl.int64), entries), 0)
+        T = (tl.maximum(tl.minimum(tl.load(starts + tl.program_id(0) + 1).to(tl.int64), entries), first) - first).to(
+            tl.int32
+        )
     t = tl.arange(0, N)
     zero = tl.zeros([1], tl.float64)
     before_a = zero
@@ -160,11 +169,12 @@ def weigh_rows(
     if BACK:  # no decision comes after the last step
         last = first + T - 1 + tl.zeros([1], tl.int32)
         alone = held(e_to(zero, SINGLE), lower, upper, BOUNDED, DROP)
+        any_step = last >= first  # a packed row may be empty
         if MASK:
-            alone = tl.where(tl.load(mask + last) != 0, alone, 0.0)
-        tl.store(out + last, alone.to(out.dtype.element_ty))
+            alone = tl.where(tl.load(mask + last, any_step, 0) != 0, alone, 0.0)
+        tl.store(out + last, alone.to(out.dtype.element_ty), any_step)
     step = steps_of(0, blocks, t, N, GROUP, BACK)
-    pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, step < T, PI or RHO, MU or RHO, MASK, N)
+    pi, mu, marked = loaded(log_pi, log_mu, mask, first, step, (step < T) & (step >= 0), PI or RHO, MU or RHO, MASK, N)
     for block in range(blocks):
         here = step < T
         at = first + step

@@ -13,7 +13,7 @@ from offtrace._shared.suggestions import closest, ending
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.weights.decisions import ESTIMATES, LEVELS, Criterion, Weighing
-from offtrace.returns.weights.ragged import padded_rows
+from offtrace.returns.weights.ragged import packed_rows, padded_rows
 from offtrace.traces import Trace
 from offtrace.traces.base import number, option
 from offtrace.traces.trace_argument import as_trace
@@ -95,6 +95,11 @@ def weights(
         raise TypeError(f"{trace.title!r} has no normal form, which weights need: write it with `factors`, as a Trace")
     how = options(level, lower, upper, outside, normalize, group, process_group)
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "group": group, "greedy": greedy}
+    packed = packed_rows(arrays, cu_seqlens, max_seqlen)
+    if packed is not None and not check:
+        flat = backend_of(packed.flat).weights_of_packed(trace, packed.arrays, packed.cu_seqlens, how)
+        if flat is not None:
+            return packed.form(flat)
     arrays, in_form = padded_rows(arrays, cu_seqlens, max_seqlen, check)
     return in_form(backend_of(arrays).weights(trace, arrays, how, check=check))
 

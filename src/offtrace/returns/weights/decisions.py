@@ -59,7 +59,7 @@ class Criterion(NamedTuple):
         """Whether a decision is kept, from its value and its advantage; what is not a number is not."""
         if not self.signed or advantage is None:
             return (value >= self.lower) & (value <= self.upper)
-        known: Array = value == value
+        known: Any = value == value
         return known & ((advantage >= 0) | (value >= self.lower)) & ((advantage <= 0) | (value <= self.upper))
 
 

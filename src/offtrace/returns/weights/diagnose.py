@@ -11,11 +11,11 @@ from offtrace.arrays import Array, Module, Option
 from offtrace.returns.array_kinds import as_numpy, backend_of
 from offtrace.returns.backend import Backend
 from offtrace.returns.numpy.backend import BACKEND as NUMPY
-from offtrace.returns.numpy.weights import Sequences, decisions_of, sequences
+from offtrace.returns.numpy.weights import decisions_of
 from offtrace.returns.weights.api import weights
-from offtrace.returns.weights.decisions import Decisions, agreed
+from offtrace.returns.weights.decisions import agreed
 from offtrace.returns.weights.ragged import padded_rows
-from offtrace.returns.weights.scan import Pair, running_sums, starts
+from offtrace.returns.weights.scan import Pair, previous, running_sums, starts
 from offtrace.traces import Trace
 from offtrace.traces.trace_argument import UNCAPPED
 
@@ -103,7 +103,9 @@ def diagnose_weights(
     if do is NUMPY:
         decisions_of(checked)  # an error where a value is bad
     rows = {name: a if a is None else do.array(name, a).reshape(-1, checked.shape[-1]) for name, a in given.items()}
-    in_double = {n: do.cast(a, do.xp.float64) if a is not None and n.startswith("log_") else a for n, a in rows.items()}
+    in_double: dict[str, Any] = {
+        n: do.cast(a, do.xp.float64) if a is not None and n.startswith("log_") else a for n, a in rows.items()
+    }
     options: dict[str, Any] = {"lower": lower, "upper": upper, "outside": outside}
     weight = weights(trace, **in_double, **options, level=level)
     uncapped = weights(UNCAPPED, **in_double, level=level)
@@ -111,7 +113,7 @@ def diagnose_weights(
         numbers, by_position = _measured(do, in_double, weight, uncapped)
     if not numbers["decisions"]:
         raise ValueError("mask has no decision in any row: it must be true at the steps whose actions were chosen by μ")
-    return WeightDiagnosis(numbers, by_position, tuple(_findings(numbers, checked.mapped(do.as_numpy))))
+    return WeightDiagnosis(numbers, by_position, tuple(_findings(do, in_double, numbers)))
 
 
 def _measured(
@@ -123,13 +125,15 @@ def _measured(
     decision: Any = weight == weight if rows["mask"] is None else rows["mask"] != 0
     log_ratio = xp.where(decision, rows["log_pi"] - rows["log_mu"], 0.0)
     first: Any = starts(do, decision, segment)
-    one, there, begun = xp.where(decision, 1.0, 0.0 * weight), decision.reshape(-1), first.reshape(-1)
+    one, there = xp.where(decision, 1.0, 0.0 * weight), decision.reshape(-1)
     up_to = running_sums(do, Pair(log_ratio, one), first, packed=segment is not None)
     n, sequences = one.sum(), first.sum()
-    # Sequences are numbered in their order, and decisions from 0 in each.
-    sequence = xp.clip(xp.cumsum(begun, 0) - 1, 0, None)
-    whole = do.summed(log_ratio.reshape(-1), sequence, len(begun) if segment is not None else len(weight))
-    exists = xp.cumsum(whole == whole, 0) <= sequences
+    if segment is None:
+        whole, exists = log_ratio.sum(1), decision.any(1)
+    else:  # sequences are numbered in their order
+        begun = first.reshape(-1)
+        whole = do.summed(log_ratio.reshape(-1), xp.clip(xp.cumsum(begun, 0) - 1, 0, None), len(begun))
+        exists = xp.cumsum(whole == whole, 0) <= sequences
     ratio, of_rows = xp.exp(log_ratio), xp.exp(2.0 * whole)
     excess = xp.where(decision, ratio - 1.0, 0.0)
     spread = xp.sqrt((excess**2).sum()) / n
@@ -153,17 +157,35 @@ def _measured(
         "largest_step": largest % T,
         "truncated": xp.where(decision & ~same, 1.0, 0.0 * weight).sum() / n,
     }
-    place = xp.where(decision, do.cast(up_to.two, sequence.dtype) - 1, T).reshape(-1)
-    logs = up_to.one.reshape(-1)
-    top = do.largest(logs, place, T + 1)
-    w = xp.where(there, xp.exp(logs - top[place]), 0.0)
-    sums, squares, count = (do.summed(a, place, T + 1)[:T] for a in (w, w**2, one.reshape(-1)))
-    share = xp.where(count > 1, sums**2 / (count * squares), np.nan)
+    share, count = _by_position(do, up_to, decision, packed=segment is not None)
     scalars = xp.stack([do.cast(xp.asarray(a), xp.float64) for a in numbers.values()])
     on_host = do.as_numpy(xp.concatenate([scalars, share, count]))
     of_position, counts = on_host[len(numbers) : -T], on_host[-T:]
     values = dict(zip(numbers, on_host[: len(numbers)].tolist(), strict=True))
     return values, of_position[: int((counts > 0).sum())]
+
+
+def _by_position(do: Backend[Any], up_to: Pair, decision: Any, *, packed: bool) -> tuple[Any, Any]:
+    """The effective share of sequences by ρ_1 ··· ρ_i, and how many sequences there are, for i = 1 … T."""
+    xp, (B, T) = do.xp, decision.shape
+    row = xp.cumsum(xp.ones_like(decision, dtype=int), 0) - 1
+    position = do.cast(up_to.two, row.dtype) - 1
+    if packed:  # a row has several decisions of a position
+        place = xp.where(decision, position, T).reshape(-1)
+        logs = up_to.one.reshape(-1)
+        w = xp.where(decision.reshape(-1), xp.exp(logs - do.largest(logs, place, T + 1)[place]), 0.0)
+        one = xp.where(decision, 1.0, 0.0 * up_to.one).reshape(-1)
+        total, squares, count = (do.summed(a, place, T + 1)[:T] for a in (w, w**2, one))
+    else:  # decisions move to the left of their row
+        place = xp.where(decision, row * T + position, B * T).reshape(-1)
+        logs, there = (
+            do.placed(a.reshape(-1), place, B * T + 1)[: B * T].reshape(B, T)
+            for a in (up_to.one, xp.where(decision, 1.0, 0.0 * up_to.one))
+        )
+        top = xp.amax(xp.where(there > 0, logs, -np.inf), 0)
+        w = xp.where(there > 0, xp.exp(logs - top), 0.0)
+        total, squares, count = w.sum(0), (w**2).sum(0), there.sum(0)
+    return xp.where(count > 1, total**2 / (count * squares), np.nan), count
 
 
 def _share(xp: Module, logs: Any, there: Any) -> Any:
@@ -173,34 +195,43 @@ def _share(xp: Module, logs: Any, there: Any) -> Any:
     return w.sum() ** 2 / (there.sum() * (w**2).sum())
 
 
-def _findings(numbers: dict[str, float], given: Decisions[np.ndarray]) -> list[str]:
+def _findings(do: Backend[Any], rows: dict[str, Any], numbers: dict[str, float]) -> list[str]:
     """What a mean of ρ that is not 1 usually means, by what else is seen."""
     if not abs(numbers["mean_ratio_z"]) > FAR:
         return []
-    log_pi, log_mu = (np.atleast_2d(given.arrays()[name]).astype(np.float64) for name in ("log_pi", "log_mu"))
-    mask = np.ones(log_pi.shape, bool) if given.mask is None else np.atleast_2d(given.mask) != 0
-    rows = sequences(mask, None if given.segment is None else np.atleast_2d(given.segment))
     head = (
         f"The mean of ρ is {numbers['mean_ratio']:.4g}, {abs(numbers['mean_ratio_z']):.3g} standard errors from 1, "
         "which it must be on average if the actions were drawn from μ and log_mu is μ's. "
     )
-    return [head + _likely(rows.of(log_pi), rows.of(log_mu), rows, numbers["mean_ratio"])]
+    with np.errstate(all="ignore"):
+        here, earlier, later, slope = _signs(do, rows)
+    return [head + _likely(here, earlier, later, slope, numbers["mean_ratio"])]
 
 
-def _likely(log_pi: np.ndarray, log_mu: np.ndarray, rows: Sequences, mean: float) -> str:
+def _signs(do: Backend[Any], rows: dict[str, Any]) -> list[float]:
+    """The correlation of log π with log μ at the same decision, one earlier and one later; and the ratio of their spreads."""
+    xp = do.xp
+    log_pi, log_mu = rows["log_pi"], rows["log_mu"]
+    decision: Any = log_pi == log_pi if rows["mask"] is None else rows["mask"] != 0
+    inside = decision & ~starts(do, decision, rows["segment"])  # decisions with one before them in the same sequence
+    before_pi, before_mu = (previous(do, log, decision).two for log in (log_pi, log_mu))
+    signs = [
+        _correlation(xp, log_pi, log_mu, decision),
+        _correlation(xp, log_pi, before_mu, inside),
+        _correlation(xp, before_pi, log_mu, inside),
+        _spread_ratio(xp, log_mu, log_pi, decision),
+    ]
+    return do.as_numpy(xp.stack(signs)).tolist()
+
+
+def _likely(here: float, earlier: float, later: float, slope: float, mean: float) -> str:
     """The likeliest reason."""
-    inside = np.ones(len(log_pi), bool)
-    inside[rows.starts] = False
-    after = np.flatnonzero(inside)  # decisions with one before them in the same sequence
-    here = _alike(log_pi, log_mu)
-    shifts = {"earlier": _alike(log_pi[after], log_mu[after - 1]), "later": _alike(log_pi[after - 1], log_mu[after])}
-    where = max(shifts, key=lambda name: shifts[name])
-    if shifts[where] > here + ALIKE:
+    shift, where = max((earlier, "earlier"), (later, "later"))
+    if shift > here + ALIKE:
         return (
             f"A shifted token: log_pi goes with the log_mu of the decision one {where} in the row (correlation "
-            f"{shifts[where]:.2f}, against {here:.2f} at the same step). Align them."
+            f"{shift:.2f}, against {here:.2f} at the same step). Align them."
         )
-    slope = _slope(log_mu, log_pi)
     if abs(slope - 1.0) > SLOPE:
         return (
             f"Another temperature: log_pi changes by {slope:.2f} where log_mu changes by 1. Take both at the temperature "
@@ -214,17 +245,23 @@ def _likely(log_pi: np.ndarray, log_mu: np.ndarray, rows: Sequences, mean: float
     return "log_mu is too small: it is not of the policy that acted, or was taken before the cut by top-p or top-k that acted."
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> float:
+def _centred(xp: Module, a: Any, b: Any, there: Any) -> tuple[Any, Any, Any]:
+    """Both less their means where both are finite, and how many there are."""
+    fits = there & xp.isfinite(a) & xp.isfinite(b)
+    n = fits.sum()
+    a, b = (xp.where(fits, x - xp.where(fits, x, 0.0).sum() / n, 0.0) for x in (a, b))
+    return a, b, n
+
+
+def _correlation(xp: Module, a: Any, b: Any, there: Any) -> Any:
     """The correlation of what is finite; −1 where there is none."""
-    fits = np.isfinite(a) & np.isfinite(b)
-    if fits.sum() < 3 or np.ptp(a[fits]) == 0 or np.ptp(b[fits]) == 0:
-        return -1.0
-    return float(np.corrcoef(a[fits], b[fits])[0, 1])
+    a, b, n = _centred(xp, a, b, there)
+    spread = xp.sqrt((a**2).sum() * (b**2).sum())
+    return xp.where((n >= 3) & (spread > 0), (a * b).sum() / spread, -1.0)
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    """By how much y changes where x changes by 1: the ratio of their spreads, since both are noisy."""
-    fits = np.isfinite(x) & np.isfinite(y)
-    if fits.sum() < 3 or np.ptp(x[fits]) == 0:
-        return 1.0
-    return float(np.std(y[fits]) / np.std(x[fits]))
+def _spread_ratio(xp: Module, x: Any, y: Any, there: Any) -> Any:
+    """By how much y changes where x changes by 1: the ratio of their spreads, since both are noisy; 1 where x is the same."""
+    x, y, n = _centred(xp, x, y, there)
+    spread = (x**2).sum()
+    return xp.where((n >= 3) & (spread > 0), xp.sqrt((y**2).sum() / spread), 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -25,17 +25,33 @@ def padded(result: Any) -> Any:
     return result
 
 
-def padded_rows(
-    arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: int | None = None, check: bool | None = None
-) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The arrays as [n, T] with a mask, and the function that gives a result the form that they have. Padded arrays stay."""
+class Packed(NamedTuple):
+    """Rows of unequal length in flat arrays [N]."""
+
+    arrays: dict[str, Any]
+    """Flat arrays, and those that hold one number for each row."""
+    cu_seqlens: Any
+    per_row: list[str]
+    """Which of the arrays that may do so hold one number for each row."""
+    form: Callable[[Any], Any]
+    """Gives a flat result the form in which the arrays came."""
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """The flat arrays alone."""
+        not_flat = (*OF_ROWS, *self.per_row)
+        return {name: a for name, a in self.arrays.items() if a is not None and name not in not_flat}
+
+
+def packed_rows(arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: int | None = None) -> Packed | None:
+    """The rows as flat arrays, if they are flat with `cu_seqlens`, lists of arrays or nested tensors; None for padded arrays."""
     given = {name: a for name, a in arrays.items() if a is not None and name not in OF_ROWS}
     lists = [name for name, a in given.items() if _is_list_of_rows(a)]
     nested = [name for name, a in given.items() if getattr(a, "is_nested", False)]
     if cu_seqlens is None and not lists and not nested:
         if max_seqlen is not None:
             raise TypeError("max_seqlen is given without cu_seqlens: it is the length of the longest packed row")
-        return dict(arrays), padded
+        return None
     if arrays.get("segment") is not None:
         raise TypeError("segment says where rows begin, as cu_seqlens, lists and nested tensors do: pass one of them")
     form: Callable[[Any], Any] = padded
@@ -43,16 +59,26 @@ def padded_rows(
         first = (lists or nested)[0]
         flat, cu_seqlens, form = _of_lists(given, first) if lists else _of_nested(given, first)
         arrays = {**arrays, **flat}
-        given = {name: arrays[name] for name in given}
-    per_row = [n for n, a in given.items() if n in MAY_BE_OF_ROWS and np.shape(a) == (len(cu_seqlens) - 1,)]
-    flat = {name: a for name, a in given.items() if name not in per_row}
-    backend = backend_of(flat)
-    rows = Ragged(backend, {n: backend.array(n, a) for n, a in flat.items()}, cu_seqlens, max_seqlen, check)
-    if per_row and rows.total == len(cu_seqlens) - 1 and rows.longest > 1:
+    n = len(cu_seqlens) - 1
+    per_row = [name for name in MAY_BE_OF_ROWS if arrays.get(name) is not None and np.shape(arrays[name]) == (n,)]
+    return Packed(dict(arrays), cu_seqlens, per_row, form)
+
+
+def padded_rows(
+    arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: int | None = None, check: bool | None = None
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """The arrays as [n, T] with a mask, and the function that gives a result the form that they have. Padded arrays stay."""
+    packed = packed_rows(arrays, cu_seqlens, max_seqlen)
+    if packed is None:
+        return dict(arrays), padded
+    backend = backend_of(packed.flat)
+    flat = {name: backend.array(name, a) for name, a in packed.flat.items()}
+    rows = Ragged(backend, flat, packed.cu_seqlens, max_seqlen, check)
+    if packed.per_row and rows.total == len(packed.cu_seqlens) - 1 and rows.longest > 1:
         raise ValueError(
             "advantage may be of rows or of tokens, as there are as many: give it for each token, in a list"
         )
-    return {**arrays, **rows.padded()}, lambda result: form(rows.flat(result))
+    return {**packed.arrays, **rows.padded()}, lambda result: packed.form(rows.flat(result))
 
 
 class Ragged(Generic[Array]):
@@ -80,15 +106,16 @@ class Ragged(Generic[Array]):
         if len(cu.shape) != 1 or len(cu) < 2 or backend.letter(cu.dtype) not in "iu":
             raise TypeError(f"cu_seqlens must hold integers [n + 1], got {cu.dtype} of shape {tuple(cu.shape)}")
         on_host = isinstance(cu_seqlens, list | tuple | np.ndarray)
+        longest: int | None = None
         if on_host or backend.looks(check, {**arrays, "cu_seqlens": cu}):
             seen = np.asarray(cu_seqlens) if on_host else backend.as_numpy(cu)
-            _check_offsets(seen, self.total, name)
+            check_offsets(seen, self.total, name)
             longest = int(np.diff(seen).max())
             if max_seqlen is not None and max_seqlen < longest:
                 raise ValueError(
                     f"max_seqlen is {max_seqlen}, but row {np.argmax(np.diff(seen))} has {longest} entries"
                 )
-        self.longest = _longest(cu, max_seqlen) if max_seqlen is not None or not on_host else longest
+        self.longest = _longest(cu, max_seqlen) if max_seqlen is not None or longest is None else longest
         cu = cu.to(first.device) if backend.has_devices else cu
         n = len(cu) - 1
         place = backend.cast(xp.cumsum(xp.broadcast_to(cu[:1] * 0 + 1, (self.total,)), 0) - 1, cu.dtype)
@@ -139,7 +166,8 @@ def _longest(cu: Any, max_seqlen: int | None) -> int:
     return int(max_seqlen)
 
 
-def _check_offsets(cu: np.ndarray, total: int, name: str) -> None:
+def check_offsets(cu: np.ndarray, total: int, name: str) -> None:
+    """Raise where offsets fall, or do not go from 0 to the number of entries."""
     falls = np.flatnonzero(np.diff(cu) < 0)
     if len(falls):
         row = falls[0]

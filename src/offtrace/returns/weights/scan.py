@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from offtrace.arrays import Module, Tensor
 from offtrace.returns.operations import Operations, Rows, factors
@@ -22,6 +22,16 @@ from offtrace.traces import Trace
 
 INFINITY = float("inf")
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
+
+
+class Indexing(Protocol):
+    """What sums along rows need of a library: `Operations` and `Backend` have it."""
+
+    xp: Module
+
+    def take(self, array: Tensor, index: Tensor) -> Tensor:
+        """Entries of the last axis at indices."""
+        ...
 
 
 class Maps(NamedTuple):
@@ -37,7 +47,7 @@ IDENTITY = Maps(0.0, INFINITY, 0.0, 0)
 
 
 def sums(
-    do: Operations, parts: Parts, first: Tensor, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]
+    do: Indexing, parts: Parts, first: Tensor, combine: Callable[[Parts, Parts], Parts], none: tuple[float, ...]
 ) -> Parts:
     """All parts up to each step, put together by `combine(before, after)`, from the last `first` on."""
     begun = first
@@ -66,7 +76,7 @@ def _places(xp: Module, like: Tensor) -> Tensor:
     return xp.cumsum(like | True, -1) - 1
 
 
-def _flipped(do: Operations, array: Tensor) -> Tensor:
+def _flipped(do: Indexing, array: Tensor) -> Tensor:
     return do.xp.flip(array, (1,))
 
 
@@ -83,7 +93,7 @@ class Pair(NamedTuple):
     two: Tensor
 
 
-def running_sums(do: Operations, values: Parts, first: Tensor, *, packed: bool) -> Parts:
+def running_sums(do: Indexing, values: Parts, first: Tensor, *, packed: bool) -> Parts:
     """Sums of each part up to each step; of packed rows from the last `first` on."""
     if not packed:
         return type(values)(*(do.xp.cumsum(a, -1) for a in values))
@@ -91,14 +101,14 @@ def running_sums(do: Operations, values: Parts, first: Tensor, *, packed: bool) 
     return sums(do, values, first, lambda f, g: type(f)(*(a + b for a, b in zip(f, g, strict=True))), none)
 
 
-def previous(do: Operations, values: Tensor, decision: Tensor) -> Pair:
+def previous(do: Indexing, values: Tensor, decision: Tensor) -> Pair:
     """Whether there is a decision earlier in the row, and what stands at the last of them."""
     xp = do.xp
     latest = sums(do, Pair(decision, values), xp.zeros_like(decision), lambda f, g: _latest(xp, f, g), (False, 0))
     return Pair(_shifted(xp, latest.one, 1, False), _shifted(xp, latest.two, 1, 0))
 
 
-def starts(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
+def starts(do: Indexing, decision: Tensor, segment: Tensor | None) -> Tensor:
     """The first decision of each row, or of each segment."""
     if segment is None:
         return decision & (do.xp.cumsum(decision, -1) == 1)
@@ -111,13 +121,13 @@ def _latest(xp: Module, before: Pair, after: Pair) -> Pair:
     return Pair(before.one | after.one, xp.where(after.one, after.two, before.two))
 
 
-def ends(do: Operations, decision: Tensor, segment: Tensor | None) -> Tensor:
+def ends(do: Indexing, decision: Tensor, segment: Tensor | None) -> Tensor:
     """The last decision of each row, or of each segment."""
     back = None if segment is None else _flipped(do, segment)
     return _flipped(do, starts(do, _flipped(do, decision), back))
 
 
-def at_the_end(do: Operations, values: Tensor, last: Tensor) -> Tensor:
+def at_the_end(do: Indexing, values: Tensor, last: Tensor) -> Tensor:
     """What stands at the last decision of each row, at all of its decisions."""
     xp, T = do.xp, last.shape[1]
     back, place = _flipped(do, last), _places(xp, last)
