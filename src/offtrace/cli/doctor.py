@@ -97,7 +97,7 @@ def checked(name: str, convert: Convert) -> Finding:
             False, name, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", "reinstall it"
         )
     took = f"in {time.perf_counter() - started:.1f} s with compiling"
-    if not worst < 1e-4:  # JAX computes in float32 unless it is told otherwise
+    if not worst < 1e-4:  # JAX computes in float32 by default
         return Finding(False, name, f"targets differ from the definition by {worst:.1g}", "report it, with this output")
     return Finding(True, name, f"targets are the definition's, to {worst:.0e}, {took}")
 

@@ -73,7 +73,7 @@ class Credit(NamedTuple):
     magnitude: Array
     """Σ_t γ^t β_t."""
     cut: Array
-    """The share of the starts that could go on whose β is below 1/100 at the last step that they could reach."""
+    """The share of the starts with further steps whose β is below 1/100 at the last step that they could reach."""
 
 
 UNKNOWN = Credit(*(jnp.nan,) * 3)  # pyright: ignore[reportArgumentType] (numbers that become arrays)

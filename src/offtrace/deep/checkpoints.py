@@ -120,7 +120,7 @@ def filled(path: Path, like: Tree) -> Tree:
     for have, want in zip(values, leaves, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
             raise CheckpointError(
-                f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
+                f"{path} was written by another version: it has {have.dtype}{have.shape} instead of {want.dtype}{want.shape}"
             )
     # `jax.numpy.asarray` would compile a copy for each shape
     return jax.tree.unflatten(jax.tree.structure(like), jax.device_put(values))
@@ -129,7 +129,7 @@ def filled(path: Path, like: Tree) -> Tree:
 def _read(path: Path, names: list[str] | None = None) -> dict[str, np.ndarray]:
     try:
         return read_npz(path, names)
-    except Exception as error:  # whatever a file that anybody may have written leads to
+    except Exception as error:  # a file that anybody may have written can raise anything
         raise CheckpointError(
             f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run resumes from the "
             "one before"

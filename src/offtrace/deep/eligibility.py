@@ -7,9 +7,9 @@ where g is any tree: the gradient of a network, those of two networks, numbers i
     z ← γ_{t-1} decay_t ratio_t z + g_t.
 
 Any other rule keeps *groups* of starts, each with its x, its weight w (discounts and decays) and its tree G:  z = Σ w β G. At a
-recursive cap all groups that are clipped meet at the cap, and go on as one: G = Σ w G. So the result is exact, and the memory is
-`groups` trees beside the network's own. A program has room for a fixed number of groups. If it is full, the group that counts
-least is forgotten, and `lost` says how much it counted: exactness is not silently given up.
+recursive cap all groups that are clipped meet at the cap, and continue as one: G = Σ w G. So the result is exact, and the memory
+is `groups` trees in addition to the network's own. A program has room for a fixed number of groups. If it is full, the group that
+counts least is forgotten, and `lost` says how much it counted: exactness is not silently given up.
 """
 
 from __future__ import annotations

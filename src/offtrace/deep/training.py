@@ -225,7 +225,7 @@ class OnHost:
         return self._play(state, self.config.begin // self.config.envs)[0]
 
     def advance(self, traces: Rule, state: State, n: int) -> tuple[State, Tally[Array]]:
-        """Play n rounds, or fewer if it is told to stop."""
+        """Play n rounds, or fewer if `stop` says so."""
         episodes, total = jnp.zeros(self.seeds, jnp.int32), jnp.zeros(self.seeds)
         losses: list[Array] = []
         for _ in range(n):

@@ -63,7 +63,7 @@ class Status:
         if len(self.versions) > 1:
             lines.append(f"  run under several versions of offtrace: {', '.join(self.versions)}")
         if self.code:
-            lines.append(f"  its rows were made by other code than the current one: {self.code}")
+            lines.append(f"  its rows were computed by other code than the current one: {self.code}")
             some = ", ".join(self.changed[:SHOWN]) + (", …" if len(self.changed) > SHOWN else "")
             lines.append(f"  {len(self.changed)} units of other code (--rerun-changed runs them again): {some}")
         lines += [f"  set aside: {line}" for line in self.failed]

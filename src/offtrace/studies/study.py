@@ -182,7 +182,7 @@ class Study:
         an existing Ray cluster. With `workers=0` the units run one after another in this process, where a debugger sees
         them; a small study is done sooner so. Interrupted in any way, the next run continues.
 
-        If other code has made some of the units, it is an error to run the others: say `other_code` to keep both in one folder,
+        If some units were computed by other code, it is an error to run the others: say `other_code` to keep both in one folder,
         or `rerun_changed` to run the units of other code again.
 
         A unit that takes longer than `patience` seconds is ended with its worker: by default an hour, and any time for deep

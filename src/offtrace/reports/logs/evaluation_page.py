@@ -254,7 +254,7 @@ def _overlap(result: Result) -> Section:
     """How often each action was logged, and how often the target policy takes it."""
     lead = (
         "How often each action was logged, and how often the target policy takes it in the logged states. An action that it "
-        "takes often and the logs have seldom is where an answer is thin; effective steps are (Σρ)² / Σρ² with ρ = π/μ."
+        "takes often and the logs rarely have is where an answer is weak; effective steps are (Σρ)² / Σρ² with ρ = π/μ."
     )
     actions = sorted(result.diagnosis.overlap, key=lambda each: -each.target)
     lines = [

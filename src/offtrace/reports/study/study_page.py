@@ -142,7 +142,9 @@ def _run(shown: Views) -> Section:
     if problems := [str(problem) for problem in facts.get("problems") or ()]:
         parts += [Paragraph("Not read, and so not on this page:", "note"), Items(problems)]
     if words := code.get("words"):
-        parts.append(Paragraph(f"The rows were made by other code than that which wrote this page: {words}.", "note"))
+        parts.append(
+            Paragraph(f"The rows were computed by other code than that which wrote this page: {words}.", "note")
+        )
     if declaration := facts.get("declaration"):
         whole = isinstance(declaration, str)
         text = declaration if whole else json.dumps(declaration, indent=2, ensure_ascii=False, default=str)

@@ -213,7 +213,7 @@ class Views:
     def edges(self, name: str = "alpha") -> pl.DataFrame:
         """The settings with more than two values of α (or λ), and whether the tuned one is the smallest or largest: `edge`.
 
-        λ could not go on beyond 0 and 1, which are no edges.
+        0 and 1 are no edges for λ, which cannot lie beyond them.
         """
         table, places = self.summary.table.drop_nulls(name), ["environment", "method"]
         source = table if name == "lam" else self.summary.configurations.drop_nulls(name)

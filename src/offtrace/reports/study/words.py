@@ -87,7 +87,7 @@ def of_ages(shown: Views) -> str:
     """A sentence that says what the age of the data means."""
     if shown.facts.get("task") != "deep":
         return "Age counts how long ago the behaviour policy was the current one."
-    said = "Data are as old as the memory is long: so many frames it holds."
+    said = "The age of the data is the number of frames that the memory holds."
     per_update = shown.facts.get("frames per update")
     if per_update:
         ages = sorted(shown.summary.configurations["age"].drop_nulls().unique().to_list())
@@ -97,7 +97,7 @@ def of_ages(shown: Views) -> str:
 
 
 def finding(shown: Views) -> list[str]:
-    """What the study found, in the metric's own units: differences from the baseline, and what λ does; nothing for maps."""
+    """The finding, in the metric's own units: differences from the baseline, and what λ does; nothing for maps."""
     summary = shown.summary
     places = {row["environment"] for row in summary.against.iter_rows(named=True)}
     of_mean = "" in places and shown.facts.get("task") != "deep"
