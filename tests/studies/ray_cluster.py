@@ -57,7 +57,8 @@ def main(file: str, out: Path, gate: Path) -> None:
     except StudyError as error:
         print(f"raised {raises.status().done}: {error}", flush=True)
     ray_executor.SILENCE = 10.0
-    gcs = cluster.head_node.all_processes["gcs_server"][0].process
+    head_node: Any = cluster.head_node
+    gcs = head_node.all_processes["gcs_server"][0].process
     for what, number in (("frozen", signal.SIGSTOP), ("lost", signal.SIGKILL)):
         gate.unlink(missing_ok=True)
         study = Study.load(file, out=out / what)
