@@ -62,7 +62,8 @@ def pytest_sessionfinish() -> None:
             files[file][OUTCOMES[test]] += 1
             if OUTCOMES[test] == "failed":
                 failed[file].append(name)
-    named = f"{OPTIONS['package']} {version(OPTIONS['package'])}"
+    package = OPTIONS["package"]
+    named = package if " " in package else f"{package} {version(package)}"  # a checkout is named with its commit
     counts = [
         {"version": named, "file": Path(file).name, "tests": n["tests"], "passed": n["passed"], "skipped": n["skipped"],
          "failed": sorted(failed[file]), "left_out": reasons[file]}

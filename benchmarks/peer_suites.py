@@ -1,4 +1,4 @@
-"""The tests of rlax, torchrl, Stable-Baselines3, tianshou and verl, run with our functions in the place of theirs: `make peers`.
+"""The tests of other libraries and trainers, run with our functions in the place of theirs: `make peers`.
 
     python benchmarks/peer_suites.py [NAME …]
 
@@ -41,6 +41,7 @@ class Suite(NamedTuple):
     """A folder below CHECKOUTS; without it `files` are below the folder of the installed packages."""
     repository: str = ""
     settings: dict[str, str] = {}  # noqa: RUF012 (never changed)
+    """Variables of the environment; PYTHONPATH is added to ours."""
 
 
 RLAX = [f"rlax/_src/{name}_test.py" for name in ("multistep", "vtrace", "value_learning", "nonlinear_bellman")]
@@ -65,7 +66,28 @@ SUITES = {
         [f"tests/trainer/ppo/test_rollout_corr{name}.py" for name in ("", "_integration")],
         "with-verl",
     ),
-}
+    "slime": Suite(
+        "slime",
+        [f"tests/test_{name}.py" for name in ("policy_loss", "cispo_loss", "loss_cp_invariance")],
+        "with-trainers", "slime", "github.com/THUDM/slime", {"PYTHONPATH": ".:tests"},
+    ),
+    "prime-rl": Suite(
+        "prime-rl",
+        ["tests/unit/train/rl/test_loss.py"],
+        "with-trainers", "prime-rl", "github.com/PrimeIntellect-ai/prime-rl",
+        {"PYTHONPATH": "src:packages/prime-rl-configs/src:."},
+    ),
+    "skyrl": Suite(
+        "SkyRL",
+        [f"tests/train/algorithms/test_{name}.py" for name in ("losses", "off_policy_correction")],
+        "with-trainers", "SkyRL", "github.com/NovaSky-AI/SkyRL", {"PYTHONPATH": ".:skyrl-gym"},
+    ),
+    "areal": Suite(
+        "AReaL",
+        ["tests/test_rejection_sampling.py"],
+        "with-trainers", "AReaL", "github.com/inclusionAI/AReaL", {"PYTHONPATH": "."},
+    ),
+}  # fmt: skip
 
 
 def run(name: str, suite: Suite) -> list[dict[str, Any]] | str:
@@ -73,8 +95,9 @@ def run(name: str, suite: Suite) -> list[dict[str, Any]] | str:
     python, missing = ensure(suite.environment) if suite.environment else (Path(sys.executable), {})
     if missing:
         return str(missing)
+    ours = variables()["PYTHONPATH"] + os.pathsep + str(ROOT / "benchmarks")
     names = variables() | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"} | suite.settings
-    names["PYTHONPATH"] += os.pathsep + str(ROOT / "benchmarks")
+    names["PYTHONPATH"] = os.pathsep.join(filter(None, [ours, suite.settings.get("PYTHONPATH")]))
     if suite.checkout:
         folder = CHECKOUTS / suite.checkout
         if not folder.exists():
@@ -89,9 +112,20 @@ def run(name: str, suite: Suite) -> list[dict[str, Any]] | str:
     options = ["-q", "--no-header", "--tb=short", "-W", "ignore", "-c", "/dev/null", "--rootdir", ".", "--noconftest",
                "--import-mode=importlib", "-p", "no:cacheprovider", "-p", f"ours_in_{short}", "-p", "count_tests"]
     # fmt: on
-    names["COUNT_TESTS"] = json.dumps({"plugin": f"ours_in_{short}", "result": str(result), "package": suite.package})
+    package = suite.package if suite.environment != "with-trainers" else _at_commit(suite.package, folder)
+    names["COUNT_TESTS"] = json.dumps({"plugin": f"ours_in_{short}", "result": str(result), "package": package})
     subprocess.run([python, "-m", "pytest", *suite.files, *options], env=names, cwd=folder)
     return json.loads(result.read_text()) if result.exists() else "pytest did not run"
+
+
+def _at_commit(package: str, folder: Path) -> str:
+    """The name of a package that is not installed, with the commit of its clone, where git knows it."""
+    if not (folder / ".git").exists():
+        return f"{package} (checkout)"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=9", "HEAD"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return f"{package} at {commit.stdout.strip()}"
 
 
 CHECKS = {  # scripts and tests of ours that need a library: environment, arguments of Python

@@ -1,4 +1,4 @@
-"""The recipe for TRL of docs/weights.md, run as it stands there with TRL's GRPOTrainer.
+"""The recipe for TRL of docs/weights.md, run as it stands there with TRL's GRPOTrainer, and the mixin with any loss.
 
     python benchmarks/trl_recipe.py
 
@@ -89,24 +89,52 @@ def tried(code: str, folder: str) -> tuple[float, float, int]:
             rejected.append(int((x["completion_ids"] != 0).sum() - kept.sum()))
             return loss
 
+    trainer = trainer_of(Checked, folder, max_steps=1)
+    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, Engine(trainer.model), 0
+    trainer.train()
+    return max(moved), max(off), sum(rejected)
+
+
+def trainer_of(kind: Any, folder: str, **settings: Any) -> Any:
+    """A trainer of this class for a small random model."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), **sizes, initializer_range=0.5))
     of_words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<eos>"))
     of_words.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = Checked(
+    return kind(
         model=model,
         reward_funcs=lambda completions, **_: [float(len(text)) for text in completions],
         args=GRPOConfig(
-            output_dir=folder, max_steps=1, per_device_train_batch_size=8, num_generations=4, report_to=[], use_cpu=True,
-            bf16=False, max_completion_length=6, logging_steps=1, disable_tqdm=True, save_strategy="no",
+            output_dir=folder, per_device_train_batch_size=8, num_generations=4, report_to=[], use_cpu=True,
+            bf16=False, max_completion_length=6, logging_steps=1, disable_tqdm=True, save_strategy="no", **settings,
         ),
         train_dataset=Dataset.from_list([{"prompt": "a b c"}, {"prompt": "d e"}] * 4),
         processing_class=PreTrainedTokenizerFast(tokenizer_object=of_words, pad_token="<pad>", eos_token="<eos>"),
     )  # fmt: skip
-    trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, Engine(model), 0
+
+
+def with_mixin(folder: str) -> float:
+    """By how much the mixin's losses, and their gradients, differ from those that TRL computes of the same batches."""
+    from trl import GRPOTrainer  # pyright: ignore[reportMissingImports]
+
+    from offtrace.adapters.trl import PolicyLossMixin
+
+    off: list[float] = []
+
+    class Both(PolicyLossMixin, GRPOTrainer):  # pyright: ignore[reportUntypedBaseClass]
+        policy_loss = "grpo"
+
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            ours, theirs = super()._compute_loss(model, inputs), GRPOTrainer._compute_loss(self, model, inputs)
+            gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (ours, theirs)]
+            off.extend(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True))
+            off.append(abs(float(ours.detach()) - float(theirs.detach())))
+            return GRPOTrainer._compute_loss(self, model, inputs)
+
+    trainer = trainer_of(Both, folder, loss_type="grpo", num_iterations=2, max_steps=4, learning_rate=0.05)
     trainer.train()
-    return max(moved), max(off), sum(rejected)
+    return max(off)
 
 
 def main() -> int:
@@ -116,9 +144,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         moved, off, rejected = tried(code, folder)
         before, _, _ = tried(code.replace(*OLD), folder)
+        mixed = with_mixin(folder)
     print(f"trl {version('trl')}: {rejected} tokens rejected; log π moves by {moved:.1e}, the loss is off by {off:.1e}")
     print(f"with what is kept in completion_mask log π would move by {before:.3f}")
-    return 0 if rejected and moved < 1e-5 and off < 1e-5 and before > 1e-3 else 1
+    print(f"losses and gradients of the mixin are off by {mixed:.1e}")
+    return 0 if rejected and max(moved, off, mixed) < 1e-5 and before > 1e-3 else 1
 
 
 if __name__ == "__main__":

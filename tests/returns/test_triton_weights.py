@@ -82,7 +82,7 @@ def test_packed_rows_equal_padded_ones(trace: Any, level: str) -> None:
     flat = {"log_mu": -rng.exponential(size=N), "mask": rng.random(N) < 0.8}
     flat["log_pi"] = flat["log_mu"] + 0.5 * rng.normal(size=N)
     there = np.arange(T) < lengths[:, None]
-    padded = {name: np.zeros((len(lengths), T), a.dtype) for name, a in flat.items()}
+    padded: dict[str, Any] = {name: np.zeros((len(lengths), T), a.dtype) for name, a in flat.items()}
     for name, a in flat.items():
         padded[name][there] = a[: N - 2]
     wanted = ot.weights(trace, **padded, level=level)[there]

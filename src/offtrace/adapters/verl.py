@@ -8,6 +8,7 @@ otherwise there is told in the documentation of the function.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from offtrace._shared.extras import install
@@ -20,6 +21,9 @@ except ModuleNotFoundError as error:
 
 from offtrace._shared.suggestions import closest, ending
 from offtrace.adapters.verl_metrics import Taken, of_policies, of_rejections, of_training, of_weights
+from offtrace.policy import PolicyLoss, loss
+from offtrace.policy.policy_loss import named_loss
+from offtrace.policy.shapes import Clip
 from offtrace.returns import reject, weights
 from offtrace.returns.weights.api import KNOWN, criteria
 from offtrace.returns.weights.decisions import ESTIMATES, LEVELS, ONE_A_ROW, Criterion
@@ -30,6 +34,7 @@ __all__ = [
     "compute_is_metrics",
     "compute_offpolicy_metrics",
     "compute_rollout_correction_and_rejection_mask",
+    "policy_loss",
 ]
 
 OPTIONS = {
@@ -45,6 +50,47 @@ class Batch(NamedTuple):
 
     batch: dict[str, Tensor]
     """The weights, under the name "rollout_is_weights"."""
+
+
+def policy_loss(name: str | PolicyLoss, **options: Any) -> Callable[..., tuple[Tensor, dict[str, Any]]]:
+    """A loss of `offtrace.policy.loss` as verl calls one: `register_policy_loss("ctpo")(policy_loss("ctpo"))`.
+
+    Bounds of a clip, the dual clip and the denominators of the global batch are those of verl's configuration, the mean is
+    `loss_agg_mode`; `options` are those of `offtrace.policy.loss`, and go first. The weight is `rollout_is_weights`, where verl
+    gives it.
+    """
+    parts = named_loss(name)
+
+    def compute(
+        old_log_prob: Tensor,
+        log_prob: Tensor,
+        advantages: Tensor,
+        response_mask: Tensor,
+        loss_agg_mode: str = "token-mean",
+        config: Any = None,
+        rollout_is_weights: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        by_verl: dict[str, Any] = {"mean": loss_agg_mode}
+        if config is not None:
+            whole = config.global_batch_info
+            norm = loss_agg_mode == "seq-mean-token-sum-norm"
+            by_verl["ranks"] = 1 if norm else whole.get("dp_size", 1)
+            by_verl["rows"] = 1 if norm else whole.get("global_batch_size")
+            by_verl |= {"tokens": whole.get("batch_num_tokens"), "length": whole.get("loss_scale_factor")}
+            if isinstance(parts.shape, Clip):
+                sides = (config.clip_ratio_low, config.clip_ratio_high)
+                by_verl["clip"] = tuple(config.clip_ratio if side is None else side for side in sides)
+                by_verl["dual"] = config.get("clip_ratio_c", 3.0) if parts.level == "token" else None
+        result = loss(
+            parts, log_pi=log_prob, log_prox=old_log_prob, advantage=advantages, mask=response_mask,
+            weight=rollout_is_weights, **by_verl | options,
+        )  # fmt: skip
+        kl = torch.where(response_mask != 0, old_log_prob - log_prob.detach(), 0.0)
+        both = torch.stack([result.arrays["clipped"].sum(), kl.sum()]) / result.decisions.clamp(min=1)
+        clipped, moved = both.cpu().numpy()  # one transfer
+        return result.loss, {"actor/pg_clipfrac": float(clipped), "actor/ppo_kl": float(moved)}
+
+    return compute
 
 
 def compute_rollout_correction_and_rejection_mask(

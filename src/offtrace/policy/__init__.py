@@ -4,6 +4,7 @@ from offtrace.policy.action_critic import acer, acer_sampled, reactor
 from offtrace.policy.exact_gradients import GradientMoments, TokenRows, gradient_moments, token_rows
 from offtrace.policy.grpo_advantages import group_advantages
 from offtrace.policy.policy_loss import PolicyLoss, loss, losses, register_loss
+from offtrace.policy.shards import sharded_loss
 from offtrace.policy.state_critic import vtrace
 from offtrace.policy.steps import Loss
 from offtrace.policy.surrogate import clipped, weighted
@@ -22,6 +23,7 @@ __all__ = [
     "losses",
     "reactor",
     "register_loss",
+    "sharded_loss",
     "token_rows",
     "vtrace",
     "weighted",

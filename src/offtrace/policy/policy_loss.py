@@ -178,7 +178,7 @@ def loss(
     >>> round(float(found.loss), 4), found.arrays["ratio"].round(3).tolist()
     (-0.0913, [[1.131, 1.131], [0.949, 0.949]])
     """
-    parts = _named(name)
+    parts = named_loss(name)
     if trace is not None and weight is not None:
         raise TypeError("trace and weight are both given: the weight is by the trace, or your own")
     parts = replace(parts, mean=parts.mean if mean is None else mean, weight=parts.weight if trace is None else trace)
@@ -312,7 +312,8 @@ def kl_terms(kind: str, x: Steps[Any]) -> Any:
     return x.do.constant(value) + half - x.do.constant(half)
 
 
-def _named(name: str | PolicyLoss) -> PolicyLoss:
+def named_loss(name: str | PolicyLoss) -> PolicyLoss:
+    """The loss of this name, or itself."""
     if isinstance(name, PolicyLoss):
         return name
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]

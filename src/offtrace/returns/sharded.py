@@ -145,7 +145,7 @@ def _on_shards(
     if rule is not None and rule.per_step:
         as_trace(rule).mapped(lambda numbers: held.setdefault(f"number {len(held)} of the rule", numbers))
     called = rule.title if rule is not None and held else repr(rule)
-    gather = _gather_along_axis if process_group is None else _gather_from_processes
+    gather = _gather_along_axis if process_group is None else gather_from_processes
     where: Any = axis_name if process_group is None else process_group
     alike = f"{function.__name__}({called}, {', '.join(of_steps)}, {options})"
     whole, keep = gather(where, of_steps | held, options.get("time_major"), position, alike)
@@ -175,10 +175,13 @@ def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
     return 0 if time_major or len(shape) == 1 else 1
 
 
-def _gather_from_processes(
+def gather_from_processes(
     group: ProcessGroup, arrays: Mapping[str, Any], time_major: bool | None, position: Any, alike: str
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The whole rows, and what takes a result to this shard's steps."""
+    """The whole rows, without gradients, and what takes a result to this shard's steps.
+
+    `alike` says what is called: all processes must say the same.
+    """
     import torch
     import torch.distributed
 

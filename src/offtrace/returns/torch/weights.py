@@ -13,8 +13,7 @@ from torch import Tensor
 from offtrace.returns.numpy.weights import Merge, Totals, check_totals, merged
 from offtrace.returns.torch.tensor_ops import TORCH, seen_by_torch
 from offtrace.returns.weights import scan
-from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Decisions, Weighing
-from offtrace.returns.weights.ragged import check_offsets
+from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Decisions, Weighing, check_offsets
 from offtrace.traces import Trace
 
 

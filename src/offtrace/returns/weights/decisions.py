@@ -169,3 +169,13 @@ def flags(mask: np.ndarray) -> np.ndarray:
             f"mask must hold 0 or 1, got {mask[at]} at index {spell(at)}: it says which steps are decisions, e.g. mask > 0.5"
         )
     return mask != 0
+
+
+def check_offsets(cu: np.ndarray, total: int, name: str) -> None:
+    """Raise where offsets fall, or do not go from 0 to the number of entries."""
+    falls = np.flatnonzero(np.diff(cu) < 0)
+    if len(falls):
+        row = falls[0]
+        raise ValueError(f"cu_seqlens falls at row {row}, from {cu[row]} to {cu[row + 1]}: rows follow each other")
+    if cu[0] != 0 or cu[-1] != total:
+        raise ValueError(f"cu_seqlens goes from {cu[0]} to {cu[-1]}, but {name} has the entries 0 to {total}")

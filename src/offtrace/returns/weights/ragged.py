@@ -15,6 +15,7 @@ import numpy as np
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
+from offtrace.returns.weights.decisions import check_offsets
 
 OF_ROWS, MAY_BE_OF_ROWS = ("group",), ("advantage", "keep")
 """Arguments that hold one number for each row, and those that may."""
@@ -164,16 +165,6 @@ def _longest(cu: Any, max_seqlen: int | None) -> int:
     if isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int | np.integer) or max_seqlen < 1:
         raise ValueError(f"max_seqlen must be an integer of at least 1, got {max_seqlen!r}")
     return int(max_seqlen)
-
-
-def check_offsets(cu: np.ndarray, total: int, name: str) -> None:
-    """Raise where offsets fall, or do not go from 0 to the number of entries."""
-    falls = np.flatnonzero(np.diff(cu) < 0)
-    if len(falls):
-        row = falls[0]
-        raise ValueError(f"cu_seqlens falls at row {row}, from {cu[row]} to {cu[row + 1]}: rows follow each other")
-    if cu[0] != 0 or cu[-1] != total:
-        raise ValueError(f"cu_seqlens goes from {cu[0]} to {cu[-1]}, but {name} has the entries 0 to {total}")
 
 
 def _is_list_of_rows(value: Any) -> bool:
