@@ -1,4 +1,4 @@
-"""The mean return of uniformly random actions in the MinAtar games: the zeros of `offtrace.reports.study.random_returns`.
+"""The mean return of uniformly random actions in the MinAtar games: the zeros of `offtrace.reports.study.views`.
 
 python benchmarks/random_policies.py
 """

@@ -58,11 +58,11 @@ def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Pa
 
     with pytest.raises(Stop):
         train(short, SEEDS, tmp_path, progress=False, save_every=0.0, logs=False, on_report=stop)
-    assert len(checkpoints.found(tmp_path)) == 1
+    assert len(checkpoints.in_folder(tmp_path)) == 1
     on = train(short, SEEDS, tmp_path, progress=False, logs=False)
     assert len(on.curve) > 1
     assert same(on, train(short, SEEDS, progress=False))
-    assert checkpoints.about(checkpoints.found(tmp_path)[-1])["agent"] == name
+    assert checkpoints.about(checkpoints.in_folder(tmp_path)[-1])["agent"] == name
 
 
 def test_what_has_been_learned_is_played(tmp_path: Path) -> None:
@@ -118,18 +118,18 @@ def test_every_agent_is_an_option_and_has_its_own_options(name: str) -> None:
 
 
 def test_targets_of_fresh_steps_are_those_of_the_definition() -> None:
-    """PQN: q, next values and π are those of the network of now, and the next observation is the true one."""
+    """PQN: q, next values and π are those of the current network, and the next observation is the true one."""
     import jax.numpy as jnp
 
     from offtrace.deep import fresh_steps
-    from offtrace.deep.agent import Acted, made
+    from offtrace.deep.agent import Acted, make
     from offtrace.deep.games import Stepped
     from offtrace.returns import by_definition
 
     config = PQN(
         game="a", envs=3, length=7, minibatches=1, hidden=(), gamma=0.9, policies="softmax", target_epsilon=0.5
     )
-    agent: Any = made(config, (5,), 2)
+    agent: Any = make(config, (5,), 2)
     table = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     remember = jax.jit(agent.remember)  # in one program: by itself, JAX would compile every operation
     learner = jax.jit(agent.first)(jax.random.PRNGKey(0))

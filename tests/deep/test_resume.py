@@ -36,7 +36,7 @@ def test_a_resumed_run_equals_the_unbroken_one_to_the_bit(unbroken: Trained, tmp
 
     with pytest.raises(Stop):
         train(CONFIG, 2, tmp_path, progress=False, save_every=0.0, on_report=stop)
-    assert len(checkpoints.found(tmp_path)) == 2
+    assert len(checkpoints.in_folder(tmp_path)) == 2
     on = train(CONFIG, 2, tmp_path, progress=False)
     for a, b in zip(jax.tree.leaves(on.state), jax.tree.leaves(unbroken.state), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -108,7 +108,7 @@ def test_a_gymnasium_game_goes_on_with_new_episodes(tmp_path: Path) -> None:
     assert isinstance(made, OnHost)
     keys = jax.vmap(jax.random.PRNGKey)(np.arange(2, dtype=np.uint32))
     before, _ = checkpoints.load(
-        checkpoints.found(tmp_path)[-1], made.first(keys), checkpoints.described(config, [0, 1])
+        checkpoints.in_folder(tmp_path)[-1], made.first(keys), checkpoints.described(config, [0, 1])
     )
     state = made.collect(made.resumed(before))
     memory = jax.tree.map(np.asarray, state.memory)

@@ -19,6 +19,7 @@ FAST = [
     pl.col(name) - 90.0 * (pl.col("trace") == "RBIS") * (pl.col("lam") == 1.0)
     for name in ("contraction_lower", "contraction_upper")
 ]
+NEAR = pl.col("value") * 1e-7 + 0.9628
 MAKERS = {
     "control": lambda: synthetic.records(seeds=5),
     "map": synthetic.map_records,
@@ -26,6 +27,7 @@ MAKERS = {
     "deep": synthetic.deep_records,
     "leaving": lambda: ((made := synthetic.records(seeds=5))[0].with_columns(value=FAR), *made[1:]),
     "leaving map": lambda: ((made := synthetic.map_records())[0].with_columns(FAST), *made[1:]),
+    "narrow": lambda: ((made := synthetic.records(seeds=5))[0].with_columns(value=NEAR), *made[1:]),
     "failures": lambda: (synthetic.with_failures((made := synthetic.records(seeds=5))[0]), *made[1:]),
 }
 
@@ -79,6 +81,20 @@ def is_drawn(page: Any) -> None:
     for path in page.locator("svg path.line").evaluate_all("l => l.map(x => x.getAttribute('d'))"):
         assert re.match(r"M-?[\d.]+ -?[\d.]+", path or "M0 0")
     assert "NaN" not in page.locator("main").inner_html()
+
+
+LABELS = """(texts) => texts.map((x) => {
+    const atTheLeft = x.getAttribute("text-anchor") === "end";
+    return [x.getAttribute(atTheLeft ? "x" : "y"), x.textContent];
+})"""
+
+
+def test_numbers_at_an_axis_differ(opened: Any) -> None:
+    """Where all values share their first digits."""
+    page = opened("narrow")
+    for svg in page.locator('[data-figure="sweeps"] svg').all():
+        labels = svg.locator("text").evaluate_all(LABELS)
+        assert len({tuple(label) for label in labels}) == len(labels) > 8
 
 
 def test_the_first_figure_is_above_the_fold(opened: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from offtrace.reports.study import paper_figures, resampling, study_page, terminal_table, views, words
-from offtrace.reports.study.random_returns import RANDOM
+from offtrace.reports.study.views import RANDOM
 from reports import synthetic
 from reports.test_statistics import iqm_by_definition
 

@@ -110,7 +110,7 @@ def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
     results: dict[str, Result], files: dict[str, Path]
 ) -> None:
     text = files["good"].read_text(encoding="utf-8")
-    assert "1 episodes, 3 rows" in text
+    assert "1 episode, 3 rows" in text
     assert "reward is missing" in text
     assert EVIL not in text
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(', text)
@@ -208,6 +208,17 @@ def test_notebooks_show_the_table(results: dict[str, Result]) -> None:
     assert "These 100 episodes do not say what the new policy would earn" in far
     span = evaluation_span(results["good"])
     assert span[0] < results["good"].value < span[1]
+
+
+def test_the_axis_shows_most_estimates_where_only_one_has_an_interval(results: dict[str, Result]) -> None:
+    low, high = evaluation_span(results["far"])
+    values = [row.estimate for row in results["far"].estimates if np.isfinite(row.estimate)]
+    assert all(low < value < high for value in values)
+
+
+def test_a_warning_that_the_answer_says_is_said_once(results: dict[str, Result]) -> None:
+    head = evaluation_page.html(results["good"]).partition('<dl class="facts">')[0]
+    assert head.count("the rest is a biased sample") == 1
 
 
 def evaluation_span(result: Result) -> tuple[float, float]:

@@ -261,3 +261,16 @@ def test_bad_input_is_named() -> None:
         statistics.summarise(rows, "up")
     with pytest.raises(ValueError, match="no rows"):
         statistics.summarise(rows.clear(), "higher")
+
+
+def test_traces_that_tie_but_for_rounding_have_no_scale_and_no_winner() -> None:
+    """As at λ = 0, where all traces are the same: scores of 10¹⁴ would come of it."""
+    values = np.random.default_rng(0).uniform(0.5, 1.5, 12)
+    tied = {(e, t): (values + i * 1e-16).tolist() for e in "AB" for i, t in enumerate(("Retrace", "RBIS", "Q(λ)"))}
+    summary = statistics.summarise(rows_of(tied), "lower")
+    assert (summary.iqm["iqm"].to_list(), summary.iqm["high"].to_list()) == ([0.0] * 3, [0.0] * 3)
+    assert summary.against["difference"].to_list() == [0.0] * len(summary.against)
+    assert summary.improvement["probability"].to_numpy() == pytest.approx(0.5)
+    other = {("C", t): (values + i).tolist() for i, t in enumerate(("Retrace", "RBIS", "Q(λ)"))}
+    mixed = statistics.summarise(rows_of(tied | other), "lower").iqm
+    assert mixed["iqm"].abs().max() < 2.0  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]

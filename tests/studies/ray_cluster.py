@@ -1,13 +1,14 @@
 """Studies on Ray, one after another in one process, since starting a cluster takes long: `python ray_cluster.py STUDY OUT GATE`.
 
 STUDY waits half-way for the file GATE. It is run by the command line on a new cluster, then on one of two nodes on this machine
-while one of them dies, and once more while the head is lost. Between them, logs are swept, too, while a node dies, and a study is
-run whose units raise in one environment.
+while one of them dies, and twice more while the head is frozen, and lost. Between them, logs are swept, too, while a node dies,
+and a study is run whose units raise in one environment.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -55,14 +56,18 @@ def main(file: str, out: Path, gate: Path) -> None:
         raises.run("ray", address=cluster.address, progress=False)
     except StudyError as error:
         print(f"raised {raises.status().done}: {error}", flush=True)
-    lost = Study.load(file, out=out / "lost")
     ray_executor.SILENCE = 10.0
-    killer = threading.Thread(target=lose_head, args=(cluster, lost), daemon=True)
-    killer.start()
-    try:
-        lost.run("ray", address=cluster.address, progress=False)
-    except StudyError as error:
-        print(f"lost: {error}", flush=True)
+    head_node: Any = cluster.head_node
+    gcs = head_node.all_processes["gcs_server"][0].process
+    for what, number in (("frozen", signal.SIGSTOP), ("lost", signal.SIGKILL)):
+        gate.unlink(missing_ok=True)
+        study = Study.load(file, out=out / what)
+        threading.Thread(target=signal_head, args=(gcs, number, study), daemon=True).start()
+        try:
+            study.run("ray", address=cluster.address, progress=False)
+        except StudyError as error:
+            print(f"{what}: {error}", flush=True)
+        gcs.send_signal(signal.SIGCONT)
     os._exit(0)  # Ray would wait for its head
 
 
@@ -88,11 +93,11 @@ def dying(cluster: Any, node: Any, gate: Path) -> Iterator[None]:
     killer.join()
 
 
-def lose_head(cluster: Any, study: Study) -> None:
+def signal_head(gcs: Any, number: int, study: Study) -> None:
     """When some units are written and others are not."""
     while not units_in(study):
         time.sleep(0.05)
-    cluster.head_node.kill_gcs_server()
+    gcs.send_signal(number)
 
 
 if __name__ == "__main__":

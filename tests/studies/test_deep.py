@@ -151,7 +151,7 @@ def test_a_killed_unit_goes_on_from_its_last_checkpoint(study: Study, tmp_path: 
         with pytest.raises(Killed):
             deep_units.run(job)
         patched.setattr(checkpoints, "save", save)
-        (latest, *_) = reversed(checkpoints.found(Path(job.unfinished)))
+        (latest, *_) = reversed(checkpoints.in_folder(Path(job.unfinished)))
         latest.write_bytes(latest.read_bytes()[:-1])  # it was damaged, too
         again = deep_units.run(job)
     assert of_the_whole < pieces < 2 * of_the_whole  # some were done again, but not all

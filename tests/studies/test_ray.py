@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -44,11 +45,11 @@ def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> N
     assert f"of features: {by_features.value!r} {by_features.low!r} with 1 nodes left\n" in ran.stdout
     assert "raised {'tuning': (3, 6), 'test': (1, 2)}: 3 units were set aside; the others are done" in ran.stdout
     assert (tmp_path / "tried").read_text() == 9 * "x"
-    assert "lost: the Ray cluster at " in ran.stdout
-    assert "no longer answers" in ran.stdout
-    lost = local.at(tmp_path / "lost")
-    assert 0 < lost.status().rows < local.status().rows
-    assert equal(lost.run(workers=0, progress=False).records(), local.records())
+    for what in ("frozen", "lost"):
+        assert re.search(f"{what}: the Ray cluster at .* no longer answers", ran.stdout)
+        begun = local.at(tmp_path / what)
+        assert 0 < begun.status().rows < local.status().rows
+        assert equal(begun.run(workers=0, progress=False).records(), local.records())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense"])

@@ -56,12 +56,12 @@ def decimals_on_axis(width: float) -> int:
 def fixed(x: float, decimals: int) -> str:
     """A number with so many decimals.
 
-    >>> fixed(-0.5, 3), fixed(float("inf"), 3), fixed(float("nan"), 3)
-    ('−0.500', '∞', '–')
+    >>> fixed(-0.5, 3), fixed(-1e-4, 3), fixed(float("inf"), 3), fixed(float("nan"), 3)
+    ('−0.500', '0.000', '∞', '–')
     """
     if not math.isfinite(x):
         return UNKNOWN if math.isnan(x) else "∞" if x > 0 else "−∞"
-    return (f"{x:.{decimals}f}" if abs(x) < 1e6 else f"{x:.3e}").replace("-", "−")
+    return (f"{round(x, decimals) + 0.0:.{decimals}f}" if abs(x) < 1e6 else f"{x:.3e}").replace("-", "−")
 
 
 def fixed_interval(low: float, high: float, decimals: int) -> str:
@@ -90,6 +90,15 @@ def count(x: float) -> str:
     '1,234'
     """
     return UNKNOWN if math.isnan(x) else f"{x:,.0f}"
+
+
+def counted(n: int, what: str) -> str:
+    """How many there are of what.
+
+    >>> counted(1, "row"), counted(1234, "row")
+    ('1 row', '1,234 rows')
+    """
+    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def short_count(x: float) -> str:

@@ -15,6 +15,8 @@ Where this differs from rlax:
 - gradients are of reverse mode, and once: `jax.jvp` and a gradient of a gradient are refused.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from offtrace._shared.extras import install
@@ -26,7 +28,6 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"offtrace.adapters.rlax needs JAX ({error}): {install('jax')}") from None
 
-from offtrace._shared.typed_jax import asarray
 from offtrace.adapters.rlax_returns import (
     after_first,
     by_step,
@@ -111,9 +112,9 @@ def q_errors(
         gamma=discount_t,
         **ends(r_t, truncated_t),
         q=after_first(q_taken[:-1]),
-        greedy=after_first((q_taken == jnp.max(asarray(q_t), axis=-1))[:-1]),
+        greedy=after_first((q_taken == jnp.max(jnp.asarray(q_t), axis=-1))[:-1]),
         log_pi=after_first(jnp.log(taken("pi_t", pi_t, a_t)[:-1])),
-        log_mu=None if mu_t is None else after_first(jnp.log(asarray(mu_t) + eps)[:-1]),
+        log_mu=None if mu_t is None else after_first(jnp.log(jnp.asarray(mu_t) + eps)[:-1]),
         differentiable=not stop_target_gradients,
     )
     return target - taken("q_tm1", q_tm1, a_tm1)
@@ -244,7 +245,7 @@ def q_lambda(
     >>> q_lambda(q, taken, reward, discount, q, lambda_=0.5).tolist()
     [1.5, 2.0]
     """
-    v_t = jnp.max(asarray(q_t), axis=-1)
+    v_t = jnp.max(jnp.asarray(q_t), axis=-1)
     return td_lambda(
         taken("q_tm1", q_tm1, a_tm1), r_t, discount_t, v_t, lambda_, stop_target_gradients, truncated_t=truncated_t
     )

@@ -7,6 +7,8 @@ Every one of them is the general off-policy return of given coefficients c,
 which is `offtrace.targets_from_c`; with q = v and c = λ it is the λ-return. An array x_t holds x_{k+1} at index k.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import TypedDict
@@ -14,9 +16,9 @@ from typing import TypedDict
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from offtrace._shared.typed_jax import asarray, is_traced, pad, zeros
 from offtrace.returns.api import targets_from_c
 
 
@@ -196,18 +198,18 @@ class Ends(TypedDict):
 
 def ends(r_t: Array, truncated_t: ArrayLike | None) -> Ends:
     """Return the flags of the steps: none terminates, since rlax tells an episode's end by a discount of 0."""
-    none = zeros(r_t.shape, bool)
-    return {"terminated": none, "truncated": none if truncated_t is None else asarray(truncated_t)}
+    none = jnp.zeros(r_t.shape, bool)
+    return {"terminated": none, "truncated": none if truncated_t is None else jnp.asarray(truncated_t)}
 
 
 def after_first(x: Array) -> Array:
     """Put a 0 for step 0 before the K − 1 values of steps 1 … K−1. At step 0 q cancels, and c is not used."""
-    return pad(x, 1, 0)
+    return jnp.pad(x, (1, 0))
 
 
 def sequences(longer: int = 0, **arrays: ArrayLike) -> list[Array]:
     """Check that each array is one sequence, and that all have one length; the first `longer` ones have one step more."""
-    made = {name: asarray(array) for name, array in arrays.items()}
+    made = {name: jnp.asarray(array) for name, array in arrays.items()}
     for name, array in made.items():
         if array.ndim != 1:
             raise ValueError(
@@ -222,7 +224,7 @@ def sequences(longer: int = 0, **arrays: ArrayLike) -> list[Array]:
 
 def by_step(name: str, value: ArrayLike, like: Array) -> Array:
     """Return a number, or an array of one sequence, for each step of `like`."""
-    value = asarray(value, like.dtype)
+    value = jnp.asarray(value, like.dtype)
     if value.ndim and value.shape != like.shape:
         raise ValueError(f"{name} has shape {value.shape}: it must be one number or have the shape {like.shape}")
     return jnp.broadcast_to(value, like.shape)
@@ -230,7 +232,7 @@ def by_step(name: str, value: ArrayLike, like: Array) -> Array:
 
 def taken(name: str, values: ArrayLike, actions: ArrayLike) -> Array:
     """Return values[k, actions[k]]."""
-    values, actions = asarray(values), asarray(actions)
+    values, actions = jnp.asarray(values), jnp.asarray(actions)
     if values.ndim != 2 or actions.shape != values.shape[:1]:
         raise ValueError(
             f"{name} has shape {values.shape} and its actions {actions.shape}: they must be [K, actions] and [K]"
@@ -242,7 +244,7 @@ def expected(pi_t: ArrayLike, q_t: ArrayLike) -> Array:
     """Return Σ_a π q."""
     if jnp.shape(pi_t) != jnp.shape(q_t):
         raise ValueError(f"pi_t has shape {jnp.shape(pi_t)} but q_t {jnp.shape(q_t)}: both must be [K, actions]")
-    return (asarray(pi_t) * q_t).sum(axis=-1)
+    return (jnp.asarray(pi_t) * q_t).sum(axis=-1)
 
 
 def ratios(name: str, x: Array) -> Array:
@@ -252,7 +254,7 @@ def ratios(name: str, x: Array) -> Array:
 
 def possible(name: str, x: Array, good: Array, must: str) -> Array:
     """Raise where x is not good; inside jit, vmap and grad, where there are no values to look at, put NaN there."""
-    if not is_traced(good) and not good.all():
+    if not isinstance(good, Tracer) and not good.all():
         at = int(jnp.argmin(good))
         raise ValueError(f"{name} is {x[at]} at index {at}: {must}")
     return jnp.where(good, x, jnp.nan)

@@ -6,6 +6,8 @@ V-trace has ρ̄ = min(clip_rho_threshold, ρ) and c = λ min(1, ρ); the leaky 
 rewards ρ̄δ without any values, whose c stand one step later.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -14,7 +16,6 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from offtrace._shared.typed_jax import asarray, zeros_like
 from offtrace.adapters.rlax_returns import by_step, errors_of, ratios, returns, sequences
 
 
@@ -83,7 +84,7 @@ def leaky_vtrace(
     if sample_mask is not None:  # a step that does not count adds no error; what comes later passes through unchanged
         counts = _mask(sample_mask, r_t)
         delta, c, discount_t = jnp.where(counts, delta, 0), jnp.where(counts, c, 1), jnp.where(counts, discount_t, 1)
-    none = zeros_like(delta)
+    none = jnp.zeros_like(delta)
     errors = returns(none[:-1], none, delta, discount_t, c[:-1], truncated_t)
     return errors_of(errors, v_tm1, stop_target_gradients)
 
@@ -137,11 +138,11 @@ def leaky_vtrace_td_error_and_advantage(
     """
     numbers = alpha, lambda_, clip_rho_threshold, stop_target_gradients, sample_mask
     errors = leaky_vtrace(v_tm1, v_t, r_t, discount_t, rho_tm1, *numbers, truncated_t=truncated_t)
-    v_tm1, v_t, r_t, discount_t, rho = map(asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
+    v_tm1, v_t, r_t, discount_t, rho = map(jnp.asarray, (v_tm1, v_t, r_t, discount_t, rho_tm1))
     λ = by_step("lambda_", lambda_, r_t)[:-1]
     ahead = jnp.append(λ * (errors + v_tm1)[1:] + (1 - λ) * v_tm1[1:], v_t[-1:])
     if truncated_t is not None:  # there v_tm1 of the next step belongs to the next episode
-        ahead = jnp.where(asarray(truncated_t) != 0, v_t, ahead)
+        ahead = jnp.where(jnp.asarray(truncated_t) != 0, v_t, ahead)
     q_estimate = r_t + discount_t * ahead
     return VTraceOutput(errors, _clipped(rho, clip_pg_rho_threshold, alpha) * (q_estimate - v_tm1), q_estimate)
 
@@ -152,7 +153,7 @@ def _clipped(rho: Array, threshold: ArrayLike, alpha: float | Array) -> Array:
 
 
 def _mask(sample_mask: ArrayLike, like: Array) -> Array:
-    mask = asarray(sample_mask)
+    mask = jnp.asarray(sample_mask)
     if mask.dtype != bool or mask.shape != like.shape:
         raise TypeError(
             f"sample_mask must be boolean [K], True where a step counts, got {mask.dtype} of shape {mask.shape}; "

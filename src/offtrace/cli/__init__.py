@@ -25,7 +25,7 @@ COMMANDS = {
     "deep play": ("deep:play", "record a GIF of a trained agent"),
     "logs describe": ("logs:describe", "what logs are like, and what they can say about a target policy"),
     "logs evaluate": ("log_evaluate:evaluate", "what a target policy is worth, by a trace and the standard estimators"),
-    "logs sweep": ("log_sweep:sweep", "the same by a trace alone, from files that need not fit into memory together"),
+    "logs sweep": ("logs:sweep", "the same by a trace alone, from files that need not fit into memory together"),
     "logs estimators": ("logs:estimators", "the estimators: what each computes, and what it needs"),
     "explore": ("tables:explore", "see what a trace does: one page, live, without a network"),
     "doctor": ("doctor:doctor", "which backends, devices and extras are here, and whether they work"),

@@ -76,7 +76,7 @@ def train(
     """
     config = configured(game, agent, trace, rule, of_agent)
     if keep < 1:
-        raise ValueError(f"keep must be at least 1: with no checkpoint nothing can go on, got {keep}")
+        raise ValueError(f"keep must be at least 1: no run resumes without a checkpoint, got {keep}")
     from offtrace.deep.runs import train
 
     named = f"{config.agent} " if config.agent != "replay" else ""

@@ -89,15 +89,15 @@ def checked(name: str, convert: Convert) -> Finding:
         arrays = {key: convert(array) for key, array in given.items()}
         worst = 0.0
         for trace in chosen_rules():
-            made = np.asarray(_on_host(offtrace.targets(trace, **arrays, gamma=0.97)), np.float64)
+            computed = np.asarray(_on_host(offtrace.targets(trace, **arrays, gamma=0.97)), np.float64)
             wanted, scale = by_definition.corrections(trace, **given, gamma=0.97)
-            worst = max(worst, float(np.max(np.abs(made - given["q"] - wanted) / (1 + scale))))
+            worst = max(worst, float(np.max(np.abs(computed - given["q"] - wanted) / (1 + scale))))
     except Exception as error:  # whatever a broken installation raises is what the reader must see
         return Finding(
             False, name, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", "reinstall it"
         )
     took = f"in {time.perf_counter() - started:.1f} s with compiling"
-    if not worst < 1e-4:  # JAX computes in float32 unless it is told otherwise
+    if not worst < 1e-4:  # JAX computes in float32 by default
         return Finding(False, name, f"targets differ from the definition by {worst:.1g}", "report it, with this output")
     return Finding(True, name, f"targets are the definition's, to {worst:.0e}, {took}")
 
@@ -110,8 +110,8 @@ def compiled() -> Finding:
     """Where compiled code is kept, so that the next process need not compile it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it would say is said here
-        made: Any = cached_njit()(_nothing)
-    folder = made.stats.cache_path
+        function: Any = cached_njit()(_nothing)
+    folder = function.stats.cache_path
     if folder is None:
         return Finding(
             None,
@@ -119,7 +119,7 @@ def compiled() -> Finding:
             "each process compiles anew",
             "set NUMBA_CACHE_DIR to a folder that can be written",
         )
-    return Finding(True, "it is kept", f"in {folder} and folders beside it")
+    return Finding(True, "it is cached", f"in {folder} and other folders there")
 
 
 def _nothing(x: float) -> float:

@@ -60,7 +60,7 @@ class Evaluate(ByTrace, Reading):
 
 
 def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
-    """Estimate what a target policy is worth: the headline, other estimators beside it, and what they rest on.
+    """Estimate what a target policy is worth: the headline, the other estimators, and what they rest on.
 
     Example: `offtrace logs evaluate logs.parquet --policy greedy.npz --gamma 0.99 --page result.html`
     """

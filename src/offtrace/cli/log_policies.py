@@ -8,14 +8,13 @@ Python file makes, or nothing, where a column has log π of the actions taken.
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.whole_files import read_npz
 from offtrace.cli.rule_options import defined_in_file, is_defined_in_file
 from offtrace.trajectory import distributions
 
@@ -78,18 +77,9 @@ def load_policies(files: tuple[str, ...]) -> dict[str, Target]:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file; ValueError if it is none, or damaged. Nothing in it is run.
-
-    A ZIP file has a checksum of each of its files. It is compared before NumPy parses the bytes: a damaged header could ask for
-    more memory than there is.
-    """
+    """All arrays of an .npz file; ValueError if it is none, or damaged."""
     try:
-        with zipfile.ZipFile(path) as file:
-            contents = {name: file.read(name) for name in file.namelist()}
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-            for name, content in contents.items()
-        }
+        return read_npz(path)
     except OSError as error:
         if error.filename is not None:  # there is no such file, or it may not be read
             raise

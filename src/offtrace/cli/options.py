@@ -38,7 +38,7 @@ def with_plain_help(function: F) -> F:
 
 
 TYPED: ContextVar[str] = ContextVar("TYPED", default="")
-"""The command as it was typed, for pages that say how they were made."""
+"""The command as it was typed, for pages to show."""
 
 
 def integer(text: str) -> int:

@@ -33,8 +33,8 @@ def given_only(name: str, options: Mapping[str, tuple[object, str]]) -> Any:
     """A type with these options, by name their type and help, in which only those stand that are given."""
     from tyro.conf import arg
 
-    made = {key: Annotated[kind, arg(help=words, help_behavior_hint="")] for key, (kind, words) in options.items()}
-    return TypedDict(name, made, total=False)  # pyright: ignore
+    types = {key: Annotated[kind, arg(help=words, help_behavior_hint="")] for key, (kind, words) in options.items()}
+    return TypedDict(name, types, total=False)  # pyright: ignore
 
 
 def parameters(default_lam: float = LAMBDA) -> Any:

@@ -41,8 +41,8 @@ class Run(Named):
     address: str | None = None  # of an existing Ray cluster; without it, a new one on this machine
     workers: int | None = None  # processes; one for each core by default, 0: in this one
     quiet: Quiet = False  # show no progress
-    other_code: bool = False  # keep the units that other code has made, and run the others
-    rerun_changed: bool = False  # run the units again that other code has made
+    other_code: bool = False  # keep the units of other code, and run the others
+    rerun_changed: bool = False  # run the units of other code again
     # end a unit that takes longer, and try it again; an hour by default, no limit for deep agents
     patience: Annotated[float | None, arg(metavar="SECONDS")] = None
     trust: bool = False  # import the modules that a folder of records names: this executes their code
@@ -110,7 +110,7 @@ class Report(Named):
 
     output: Output = None  # the page; report.html in the study's folder by default
     open: bool = True  # do not open it
-    figures: bool = True  # no figures and tables for a paper beside it
+    figures: bool = True  # write no figures and tables for a paper
 
 
 def report(options: Annotated[Report, arg(name="")]) -> int:

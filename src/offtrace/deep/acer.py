@@ -64,8 +64,8 @@ class ACERAgent(Agent[ACER, Learner, Memory]):
     def outputs(self, weights: Weights, observation: Array) -> tuple[Array, Array]:
         """Return log π(·|s) and Q(s, ·), [..., A] each, of observations [..., …]."""
         before = observation.shape[: observation.ndim - len(self.shape)]
-        made = nnx.merge(self.structure, weights)(observation.reshape(-1, *self.shape)).reshape(*before, -1)
-        return jax.nn.log_softmax(made[..., : self.actions]), made[..., self.actions :]
+        outputs = nnx.merge(self.structure, weights)(observation.reshape(-1, *self.shape)).reshape(*before, -1)
+        return jax.nn.log_softmax(outputs[..., : self.actions]), outputs[..., self.actions :]
 
     def values(self, learner: Learner, observation: Array) -> Array:
         """Return log π(·|s) [n, A] of observations [n, …]: the largest is that of the best action."""

@@ -73,7 +73,7 @@ class Credit(NamedTuple):
     magnitude: Array
     """Σ_t γ^t β_t."""
     cut: Array
-    """The share of the starts that could go on whose β is below 1/100 at the last step that they could reach."""
+    """The share of the starts with further steps whose β is below 1/100 at the last step that they could reach."""
 
 
 UNKNOWN = Credit(*(jnp.nan,) * 3)  # pyright: ignore[reportArgumentType] (numbers that become arrays)
@@ -148,7 +148,7 @@ class ValueAgent(Agent[Valued, Learner, Memory]):
         return probabilities(self.config.policies, values, self.config.target_epsilon)
 
 
-def made(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:
+def make(config: Settings, shape: tuple[int, ...], actions: int) -> Agent[Any, Any, Any]:
     """Make the agent of a configuration."""
     module, _, name = config.home.partition(":")
     return getattr(import_module(f"offtrace.deep.{module}"), name)(config, shape, actions)

@@ -1,10 +1,12 @@
-"""Checkpoints: one file with the whole state of a run, written beside and moved into place, the last few of which are kept.
+"""Checkpoints: one file with the whole state of a run, which appears whole or not at all. The last few are kept.
 
 A file is a ZIP of NumPy arrays (`numpy.load` reads it), one for each leaf of the state, the rows of the curve so far, and the
-configuration as JSON. Its checksum follows, and is compared before anything is read: a damaged file is seen.
+configuration as JSON. ZIP's checksums are compared before anything is parsed: a damaged file is an error.
 
 One process at a time writes to a folder: it holds the lock (`held`). A folder belongs to the run whose checkpoints it has.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ import jax
 import numpy as np
 
 from offtrace._shared.folder_lock import LockedError, locked
-from offtrace._shared.typed_jax import with_leaves
-from offtrace._shared.whole_files import opened_sealed, sweep, why_not_written, written_whole
+from offtrace._shared.whole_files import read_npz, sweep, why_not_written, written_whole
 from offtrace.deep.settings import Settings, Spelt
 from offtrace.deep.training import State
 from offtrace.traces import Rule
@@ -27,7 +28,7 @@ from offtrace.traces import Rule
 Tree = TypeVar("Tree")
 
 FREE = ("frames",)
-"""The settings that may differ between a checkpoint and the run that goes on from it."""
+"""The settings that may differ between a checkpoint and the run that resumes from it."""
 
 
 class CheckpointError(Exception):
@@ -49,13 +50,13 @@ def save(folder: Path, state: State, curve: np.ndarray, run: Spelt, keep: int) -
     path = folder / f"checkpoint-{frames:012d}.npz"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(path, sealed=True) as file:
+        with written_whole(path) as file:
             np.savez(file, about=about, curve=curve, **arrays)  # pyright: ignore[reportArgumentType]
     except OSError as error:
-        held = found(folder)
+        held = in_folder(folder)
         last = f"the last checkpoint is {held[-1].name}, and it is whole" if held else "there is no checkpoint yet"
         raise CheckpointError(f"{path} cannot be written: {why_not_written(error)}; {last}") from error
-    for old in found(folder)[:-keep]:
+    for old in in_folder(folder)[:-keep]:
         old.unlink()
     return path
 
@@ -73,13 +74,13 @@ def held(folder: Path, run: Spelt) -> Generator[None, None, None]:
             ) from None
         except OSError as error:
             raise CheckpointError(f"nothing can be written to {folder}: {why_not_written(error)}") from error
-        if known := found(folder):
+        if known := in_folder(folder):
             require_same(known[-1], run)
         sweep(folder)
         yield
 
 
-def found(folder: Path) -> list[Path]:
+def in_folder(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, oldest first."""
     return sorted(folder.glob("checkpoint-*.npz"))
 
@@ -90,6 +91,11 @@ def about(path: Path) -> Spelt:
         return dict(json.loads(bytes(_read(path, ["about"])["about"])))
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} does not say of which run it is ({error})") from error
+
+
+def require_whole(path: Path) -> None:
+    """Raise if a checkpoint is damaged."""
+    _read(path)
 
 
 def load(path: Path, like: Tree, run: Spelt) -> tuple[Tree, np.ndarray]:
@@ -114,17 +120,17 @@ def filled(path: Path, like: Tree) -> Tree:
     for have, want in zip(values, leaves, strict=True):
         if have.shape != want.shape or have.dtype != want.dtype:
             raise CheckpointError(
-                f"{path} was written by another version: it has {have.dtype}{have.shape} in the place of {want.dtype}{want.shape}"
+                f"{path} was written by another version: it has {have.dtype}{have.shape} instead of {want.dtype}{want.shape}"
             )
-    return with_leaves(like, values)
+    # `jax.numpy.asarray` would compile a copy for each shape
+    return jax.tree.unflatten(jax.tree.structure(like), jax.device_put(values))
 
 
-def _read(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+def _read(path: Path, names: list[str] | None = None) -> dict[str, np.ndarray]:
     try:
-        with opened_sealed(path) as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-    except Exception as error:  # whatever a file that anybody may have written leads to
+        return read_npz(path, names)
+    except Exception as error:  # a file that anybody may have written can raise anything
         raise CheckpointError(
-            f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run goes on from the "
+            f"{path} is damaged, or of another version, and cannot be read ({error}): remove it, and the run resumes from the "
             "one before"
         ) from error

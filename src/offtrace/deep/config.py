@@ -113,7 +113,7 @@ class Config(WithMemory, ActsByValues):
     loss: Literal["huber", "squared"] = "huber"
     """The loss of target − q."""
     double: bool = True
-    """Double estimation: π comes from the network of now, its values from the target network."""
+    """Double estimation: π comes from the current network, its values from the target network."""
     target_every: int = 200
     """Updates between two moves of the target network towards the network."""
     target_rate: float = 1.0
@@ -162,9 +162,9 @@ class Config(WithMemory, ActsByValues):
 class PQN(ActsByValues):
     """PQN (Gallici et al. 2025): no memory and no target network; LayerNorm, and targets of fresh steps of many games.
 
-    Each round plays `length` steps of all games, computes their targets once with the network of now, and learns from these steps
-    in `epochs` × `minibatches` pieces. With `PengQ` and `target_epsilon` = 0, the defaults, it is the algorithm as published, but
-    for the step size, which does not fall, and truncated episodes, which bootstrap.
+    Each round plays `length` steps of all games, computes their targets once with the current network, and learns from these
+    steps in `epochs` × `minibatches` pieces. With `PengQ` and `target_epsilon` = 0, the defaults, it is the algorithm as
+    published, but for the step size, which does not fall, and truncated episodes, which bootstrap.
 
     >>> from offtrace.deep import PQN
     >>> PQN(game="minatar/breakout").round  # frames

@@ -2,14 +2,14 @@
 
     z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) β_{k:t} g_k,      k from the start of the episode,
 
-where g is any tree: the gradient of a network, those of two networks, numbers beside them. A per-decision rule needs one tree,
+where g is any tree: the gradient of a network, those of two networks, numbers in addition. A per-decision rule needs one tree,
 
     z ← γ_{t-1} decay_t ratio_t z + g_t.
 
 Any other rule keeps *groups* of starts, each with its x, its weight w (discounts and decays) and its tree G:  z = Σ w β G. At a
-recursive cap all groups that are clipped meet at the cap, and go on as one: G = Σ w G. So the result is exact, and the memory is
-`groups` trees beside the network's own. A program has room for a fixed number of groups. If it is full, the group that counts
-least is forgotten, and `lost` says how much it counted: exactness is not silently given up.
+recursive cap all groups that are clipped meet at the cap, and continue as one: G = Σ w G. So the result is exact, and the memory
+is `groups` trees in addition to the network's own. A program has room for a fixed number of groups. If it is full, the group that
+counts least is forgotten, and `lost` says how much it counted: exactness is not silently given up.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Eligibility:
         return kept._replace(weight=jnp.where(ended, 0.0, kept.weight))
 
     def step(self, trace: Rule, kept: Tree, discount: Array | float, now: Now, gradient: Tree) -> tuple[Tree, Tree]:
-        """Scale the older starts by γ_{t-1} and by the rule, and add that of now; return what is kept, and z."""
+        """Scale the older starts by γ_{t-1} and by the rule, and add the current one; return what is kept, and z."""
         if not isinstance(trace, Trace):
             raise TypeError(f"{trace.title} has no β, and cannot be fed step by step")
         decay, ratio, cap = (jnp.asarray(part, jnp.float32) for part in trace.normal_form(jnp, *now))

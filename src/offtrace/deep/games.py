@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import jax
@@ -95,32 +92,12 @@ MINATAR = {
 }  # fmt: skip
 
 
-class _Later(ModuleType):
-    """A module that is imported when something of it is asked for."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # what the import of it asks for
-            raise AttributeError(name)
-        return getattr(import_module(self.__name__), name)
-
-
-def _gymnax() -> ModuleType:
-    """Import gymnax without what it imports for its own pictures: that takes longer than everything else that training needs."""
-    later = {name: _Later(name) for name in ("seaborn", "matplotlib.pyplot") if name not in sys.modules}
-    sys.modules.update(later)
-    try:
-        return import_module("gymnax")
-    except ImportError as error:
-        raise ImportError(f"compiled games need gymnax ({error}): {install('deep')}") from error
-    finally:
-        for name, module in later.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
-
-
 def compiled(config: Settings) -> World:
     """Make the gymnax game of a configuration."""
-    gymnax = _gymnax()
+    try:
+        import gymnax
+    except ImportError as error:
+        raise ImportError(f"compiled games need gymnax ({error}): {install('deep')}") from error
     known = [*MINATAR, *gymnax.registered_envs]
     name = MINATAR.get(config.game, config.game)
     if name not in gymnax.registered_envs:

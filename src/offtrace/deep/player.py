@@ -1,5 +1,7 @@
 """Lets a trained agent play, from the latest checkpoint of a folder, greedily or nearly so, and records a GIF."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import sys
@@ -13,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from offtrace._shared.typed_jax import asarray, eval_shape, jit
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
@@ -39,7 +40,7 @@ class Stage(NamedTuple):
     shape: tuple[int, ...]
     actions: int
     shown: Callable[[], np.ndarray | None]
-    """Returns the game's own picture of now, [H, W, 3], if it makes one."""
+    """Returns the game's own current picture, [H, W, 3], if it makes one."""
     pace: int
     """Milliseconds that a picture is shown."""
 
@@ -128,8 +129,8 @@ def play(
     if seed not in seeds:
         raise ValueError(f"there is no seed {seed} in {folder}: it has {', '.join(map(str, seeds))}")
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
-    agent = agents.made(config, stage.shape, stage.actions)
-    like = eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
+    agent = agents.make(config, stage.shape, stage.actions)
+    like = jax.eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
     index = seeds.index(seed)
 
     def of_the_seed(leaf: Array) -> Array:
@@ -137,7 +138,7 @@ def play(
 
     learner = jax.tree.map(of_the_seed, checkpoints.filled(path, like))
 
-    @jit
+    @jax.jit
     def act(observation: Array, key: Array) -> Array:
         π = agents.probabilities("epsilon", agent.values(learner, observation[None])[0], epsilon)
         return jax.random.categorical(key, jnp.log(π))
@@ -147,7 +148,7 @@ def play(
     moments = [Moment(np.asarray(now), stage.shown(), 0.0, 0, False)]
     for _ in range(steps):
         key, to_act, to_step = jax.random.split(key, 3)
-        seen = stage.step(to_step, state, act(asarray(now), to_act))
+        seen = stage.step(to_step, state, act(jnp.asarray(now), to_act))
         state, now, last = seen.state, seen.now, moments[-1]
         ended = bool(seen.terminated | seen.truncated)
         picture = last.picture if ended else stage.shown()  # after an end, the new episode is shown already
@@ -172,7 +173,7 @@ def _require_trust(path: Path, game: str, trust: bool, modules: Sequence[str]) -
 
 
 def _latest(folder: Path) -> Path:
-    held = checkpoints.found(folder)
+    held = checkpoints.in_folder(folder)
     if not held:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder of a run of offtrace deep train")
     return held[-1]
@@ -194,14 +195,7 @@ def _of(path: Path) -> tuple[Settings, str, list[int]]:
 def _compiled(config: Settings) -> Stage:
     world = compiled(config)
     pace = PACE.get(config.game.split("/")[0], 40)
-    compiled_step = jit(world.step)
-
-    def step(key: Array, state: WorldState | None, action: Array) -> Stepped[Array]:
-        if state is None:
-            raise ValueError("a compiled game holds no state of its own: give the one before")
-        return compiled_step(key, state, action)
-
-    return Stage(jit(world.reset), step, world.shape, world.actions, lambda: None, pace)
+    return Stage(jax.jit(world.reset), jax.jit(world.step), world.shape, world.actions, lambda: None, pace)
 
 
 def _hosted(config: Settings, seed: int) -> Stage:

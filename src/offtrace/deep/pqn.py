@@ -3,7 +3,7 @@
 Source: Gallici, Fellows, Ellis, Pou, Masmitja, Foerster, Martin (2025), Simplifying Deep Temporal Difference Learning, ICLR,
 algorithm 1. After `length` steps of all games,
 
-    target_k = q_k + Δ_k of these steps (offtrace.targets), with q, next_value and π from the network of now,
+    target_k = q_k + Δ_k of these steps (offtrace.targets), with q, next_value and π from the current network,
 
 computed once; then each step is learned from `epochs` times, in `minibatches` random pieces, by ½ (target − q)². The network's
 LayerNorm stands in for the target network. Published are Peng's Q(λ) and the greedy π; any other rule takes their place.
@@ -39,7 +39,7 @@ class Learner(NamedTuple):
 
 
 class PQNAgent(ValueAgent[PQN, Learner, Steps]):
-    """Acts ε-greedily, or by softmax, in the network of now; remembers the steps of a round."""
+    """Acts ε-greedily, or by softmax, in the current network; remembers the steps of a round."""
 
     def __init__(self, config: PQN, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)

@@ -24,7 +24,7 @@ SCALARS = ("return", "loss", "length", "magnitude", "cut")
 
 
 class Line:
-    """A bar on stderr with what the agents learn beside it; where that is no terminal, a line every ten seconds."""
+    """A bar on stderr, and what the agents learn; where that is no terminal, a line every ten seconds."""
 
     def __init__(self, config: Settings, seeds: int) -> None:
         self.config, self.seeds = config, seeds
@@ -57,7 +57,7 @@ class Line:
 
 
 class TensorBoard:
-    """Writes the scalars of every seed for TensorBoard. If they cannot be written, a line says so, and training goes on.
+    """Writes the scalars of every seed for TensorBoard. If they cannot be written, a line says so, and training continues.
 
     TensorBoard's own writer is a thread, whose errors nobody catches; its records are written here instead.
     """
@@ -96,7 +96,7 @@ class TensorBoard:
         try:
             yield
         except OSError as error:
-            print(f"no TensorBoard log any more: {error}; training goes on", file=sys.stderr)
+            print(f"no TensorBoard log any more: {error}; training continues", file=sys.stderr)
             self.close()
             self.writers = {}
 

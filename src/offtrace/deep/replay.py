@@ -1,7 +1,7 @@
 """The replay agent: a Q-network that learns from sequences of its memory, with targets of any trace.
 
     target_k = q_k + Δ_k of the drawn sequence (offtrace.targets), with q and next_value from the target network, and
-    π, for log π and next_value = Σ_a π(a|s_{t+1}) Q(s_{t+1}, a), from the network of now (double estimation) or the target one,
+    π, for log π and next_value = Σ_a π(a|s_{t+1}) Q(s_{t+1}, a), from the current network (double estimation) or the target one,
 
 so an update is a step towards M Q of the operator, with Q fixed.
 """
@@ -43,7 +43,7 @@ class Learner(NamedTuple):
 
 
 class ReplayAgent(ValueAgent[Config, Learner, Memory]):
-    """Acts ε-greedily, or by softmax, in the network of now; remembers all steps; learns from drawn sequences."""
+    """Acts ε-greedily, or by softmax, in the current network; remembers all steps; learns from drawn sequences."""
 
     def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
@@ -95,7 +95,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         return Acted(action, μ if self.mixes else of_action(μ, action))
 
     def trajectory(self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE) -> Trajectory:
-        """Return what `offtrace.targets` is given; `online` is Q of the network of now at all observations [n, steps + 1, A].
+        """Return what `offtrace.targets` is given; `online` is Q of the current network at all observations [n, steps + 1, A].
 
         The next value is that of the policy which the trace evaluates: π, or a mixture of π and μ.
         """
@@ -123,7 +123,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         }
 
     def online(self, weights: Weights, drawn: Sequences) -> Array:
-        """Return Q of the network of now at all observations of the sequences, [n, steps + 1, A]."""
+        """Return Q of the current network at all observations of the sequences, [n, steps + 1, A]."""
         n, window = drawn.observation.shape[:2]
         return self.of_weights(weights, drawn.observation.reshape(n * window, *self.shape)).reshape(n, window, -1)
 

@@ -1,8 +1,8 @@
 """The replay memory: for each copy of the game a ring of steps, from which sequences are drawn.
 
 Slot i of a ring holds the observation s_i, and what was done there and came of it: action, reward, flags, log μ as it was when
-the action was taken. **The slot after a step always holds its true next observation.** While an episode goes on that is the next
-step's own; after its end it is the final observation, alone in a slot that is not `valid`, and the new episode begins one
+the action was taken. **The slot after a step always holds its true next observation.** Within an episode that is the next step's
+own; after its end it is the final observation, alone in a slot that is not `valid`, and the new episode begins one
 further on. So next values are read from the next slot and are never those of another episode, and no trace passes such a slot.
 
     written:      s0 a0   s1 a1   s2 a2   s3 —    s0' a0'  s1' …

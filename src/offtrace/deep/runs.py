@@ -1,5 +1,7 @@
 """A run from its first frame, or its last checkpoint, to its last frame."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math
@@ -21,7 +23,6 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from offtrace._shared import notebook
-from offtrace._shared.typed_jax import asarray, eval_shape, structure
 from offtrace.deep import checkpoints
 from offtrace.deep.agent import Agent
 from offtrace.deep.progress_line import Line, TensorBoard
@@ -37,7 +38,7 @@ CURVE = np.dtype(
 
 
 class LearningError(Exception):
-    """What was learned is not what was asked for: a setting does not fit."""
+    """A setting does not fit what is learned: the result would not be what was asked for."""
 
 
 class DivergedError(LearningError):
@@ -74,7 +75,7 @@ class Trained:
             return leaf[index]
 
         learner = jax.tree.map(of_the_seed, self.state.learner)
-        return np.asarray(self.agent.values(learner, asarray(observation)))
+        return np.asarray(self.agent.values(learner, jnp.asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:
         """Return the mean return of the episodes that ended in the last `frames` frames, [seeds]."""
@@ -104,11 +105,12 @@ def train(
 
     With a `folder`, checkpoints and, unless `logs` is False, logs for TensorBoard go there: checkpoints every `save_every`
     seconds, at the end, and when it is interrupted (by Ctrl-C, SIGTERM or SIGHUP); the last `keep` are kept. If there is a
-    checkpoint it goes on from it, to the bit as if it had not stopped (a Gymnasium game, which cannot be saved, begins new
+    checkpoint the run resumes from it, bit for bit as if it had not stopped (a Gymnasium game, which cannot be saved, begins new
     episodes). The folder is this run's alone: while another process trains there, or if its checkpoints are of other
     settings, CheckpointError is raised.
     `traces`, one for each seed, let numbers such as λ differ.
-    A loss that is no longer finite raises DivergedError at once, or, with `go_on`, stands in the curve while the others go on.
+    A loss that is no longer finite raises DivergedError at once. With `go_on` it is recorded in the
+    curve, and the other seeds continue.
 
     >>> from offtrace import RBIS
     >>> from offtrace.deep import Config, train
@@ -124,13 +126,13 @@ def train(
     if not chosen:
         raise ValueError("seeds is empty: there is nothing to train")
     if keep < 1:
-        raise ValueError(f"keep must be at least 1, the checkpoint to go on from, got {keep}")
+        raise ValueError(f"keep must be at least 1, the checkpoint to resume from, got {keep}")
     stacked = batched(config.trace, len(chosen)) if traces is None else _stacked(traces, config, len(chosen))
-    made = trainer(config, chosen)
+    training = trainer(config, chosen)
     run = checkpoints.described(config, chosen, traces)
     where = Path(folder) if folder else None
     with checkpoints.held(where, run) if where else nullcontext():
-        state, curve = _begun(made, run, where)
+        state, curve = _begun(training, run, where)
         line = Line(config, len(chosen)) if progress else None
         board = TensorBoard(where, chosen) if where and logs else None
         saved = time.monotonic()
@@ -138,16 +140,16 @@ def train(
         with ExitStack() as at_the_end, _interruptible() as interrupted:
             for reporter in reporters:
                 at_the_end.callback(reporter.close)
-            if isinstance(made, OnHost):
-                made.stop = interrupted
+            if isinstance(training, OnHost):
+                training.stop = interrupted
             while (frames := int(state.frames[0])) < config.end and not interrupted():
                 n = rounds(config, frames)
-                state, found = made.advance(stacked, state, n)
-                tally = Tally(*(np.asarray(a) for a in found))
+                state, since = training.advance(stacked, state, n)
+                tally = Tally(*(np.asarray(a) for a in since))
                 frames = int(state.frames[0])
                 if not go_on and not np.isfinite(tally.loss).all():
                     _diverged(config, tally, chosen, where)
-                if words := made.agent.complaint(state.learner, state.memory):
+                if words := training.agent.complaint(state.learner, state.memory):
                     raise LearningError(words)
                 rows = _rows(frames, chosen, tally)
                 curve = np.concatenate([curve, rows])
@@ -163,26 +165,26 @@ def train(
             checkpoints.save(where, state, curve, run, keep)
     if stopped and progress:
         words = (
-            "its state is saved, and the same command goes on from there" if where else "nothing was saved: no folder"
+            "its state is saved, and the same command resumes from there" if where else "nothing was saved: no folder"
         )
         print(f"interrupted after {int(state.frames[0]):,} frames; {words}", file=sys.stderr)
-    return Trained(config, chosen, curve, state, made.agent, not stopped)
+    return Trained(config, chosen, curve, state, training.agent, not stopped)
 
 
-def _begun(made: Compiled | OnHost, run: Spelt, folder: Path | None) -> tuple[State, np.ndarray]:
-    """Return the state to go on from, and the curve so far."""
-    keys = jax.vmap(jax.random.PRNGKey)(asarray(run["seeds"], jnp.uint32))
-    held = checkpoints.found(folder) if folder else []
+def _begun(training: Compiled | OnHost, run: Spelt, folder: Path | None) -> tuple[State, np.ndarray]:
+    """Return the state to resume from, and the curve so far."""
+    keys = jax.vmap(jax.random.PRNGKey)(jnp.asarray(run["seeds"], jnp.uint32))
+    held = checkpoints.in_folder(folder) if folder else []
     if not held:
-        return made.collect(made.first(keys)), np.zeros(0, CURVE)
-    like = eval_shape(made.first, keys) if not isinstance(made, OnHost) else made.first(keys)
+        return training.collect(training.first(keys)), np.zeros(0, CURVE)
+    like = jax.eval_shape(training.first, keys) if not isinstance(training, OnHost) else training.first(keys)
     state, curve = checkpoints.load(held[-1], like, run)
-    return (made.resumed(state) if isinstance(made, OnHost) else state), curve
+    return (training.resumed(state) if isinstance(training, OnHost) else state), curve
 
 
 def _stacked(traces: Sequence[Rule], config: Settings, seeds: int) -> Rule:
     each = [batched(trace, 1) for trace in traces]
-    if len(each) != seeds or any(structure(t) != structure(each[0]) for t in each):
+    if len(each) != seeds or any(jax.tree.structure(t) != jax.tree.structure(each[0]) for t in each):
         raise ValueError(
             f"traces must be {seeds}, one for each seed, and differ in their numbers only, got {list(traces)}"
         )
@@ -202,7 +204,7 @@ def _rows(frames: int, seeds: list[int], tally: Tally[np.ndarray]) -> np.ndarray
 
 def _diverged(config: Settings, tally: Tally[np.ndarray], seeds: list[int], folder: Path | None) -> None:
     bad = [seed for seed, loss in zip(seeds, np.asarray(tally.loss), strict=True) if not np.isfinite(loss)]
-    held = checkpoints.found(folder) if folder else []
+    held = checkpoints.in_folder(folder) if folder else []
     kept = f" The last checkpoint, from before, is {held[-1]}." if held else ""
     raise DivergedError(
         f"the loss of seed {', '.join(map(str, bad))} is not finite with {config.trace}: try {config.cures}.{kept}"

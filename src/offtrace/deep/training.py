@@ -91,7 +91,7 @@ def _remembered(agent: AnyAgent, state: State, acted: Acted, seen: Stepped[Array
 
 
 def _of_its_dtype(leaf: Array) -> Array:
-    """A number of a game as the array that a checkpoint gives back: else a run that goes on is compiled anew."""
+    """A number of a game as the array that a checkpoint gives back: else a resumed run would be compiled again."""
     return leaf.astype(leaf.dtype)
 
 
@@ -104,7 +104,7 @@ class Compiled:
 
     def __init__(self, config: Settings, world: World) -> None:
         self.config, self.world = config, world
-        self.agent = agents.made(config, world.shape, world.actions)
+        self.agent = agents.make(config, world.shape, world.actions)
         self.first: Callable[[Array], State] = jax.jit(jax.vmap(self._first))
         self.collect: Callable[[State], State] = _unchanged  # compile nothing, if there is no warm-up
         if config.begin:
@@ -160,7 +160,7 @@ class Programs:
     """The compiled parts of the loop that the host runs."""
 
     def __init__(self, config: Settings, shape: tuple[int, ...], actions: int) -> None:
-        self.agent = agents.made(config, shape, actions)
+        self.agent = agents.make(config, shape, actions)
         self.first: Callable[[Array], Learned] = jax.jit(jax.vmap(self.agent.first))
         self.empty: Callable[[Array], tuple[object, ...]] = jax.jit(jax.vmap(self.agent.empty))
         self.cut: Callable[[tuple[object, ...], Array], tuple[object, ...]] = jax.jit(jax.vmap(self.agent.cut))
@@ -225,7 +225,7 @@ class OnHost:
         return self._play(state, self.config.begin // self.config.envs)[0]
 
     def advance(self, traces: Rule, state: State, n: int) -> tuple[State, Tally[Array]]:
-        """Play n rounds, or fewer if it is told to stop."""
+        """Play n rounds, or fewer if `stop` says so."""
         episodes, total = jnp.zeros(self.seeds, jnp.int32), jnp.zeros(self.seeds)
         losses: list[Array] = []
         for _ in range(n):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from offtrace._shared import notebook
+from offtrace._shared.number_text import counted
 from offtrace.logs.container import Logs
 from offtrace.logs.policies import Policy, as_policy
-from offtrace.logs.reading.problems import ReadReport, counted
+from offtrace.logs.reading.problems import ReadReport
 from offtrace.logs.weight_shares import kish, shares
 
 PIECE = 1 << 18

@@ -36,18 +36,19 @@ class Line(NamedTuple):
 
 
 def span(result: Result) -> tuple[float, float]:
-    """The part of the axis to draw: all estimates and intervals, but not further than three usual widths from the headline.
+    """The part of the axis to draw: all estimates and intervals, but no further from the headline than three typical distances.
 
-    One estimate whose weights have exploded would otherwise press all others into a point.
+    The distance of a row is the width of its interval, or how far its estimate lies from the headline. One estimate whose weights
+    have exploded would otherwise press all others into a point.
     """
     rows = [row for row in result.estimates if np.isfinite(row.estimate)]
     if not rows:
         return -1.0, 1.0
     ends = np.array([(row.low, row.high) if np.isfinite(row.high - row.low) else [row.estimate] * 2 for row in rows])
     ends = np.column_stack([ends, [row.estimate for row in rows]])
-    widths = np.ptp(ends, axis=1)
-    reach = 3 * float(np.median(widths[widths > 0])) if (widths > 0).any() else np.inf
     first = ends[next((i for i, row in enumerate(rows) if row is result.headline), 0)]
+    distances = np.maximum(np.ptp(ends, axis=1), np.abs(ends[:, -1] - first[-1]))
+    reach = 3 * float(np.median(distances[distances > 0])) if (distances > 0).any() else np.inf
     low, high = max(ends.min(), first.min() - reach), min(ends.max(), first.max() + reach)
     pad = 0.05 * (high - low) or 0.05 * abs(low) or 0.5
     return float(low - pad), float(high + pad)

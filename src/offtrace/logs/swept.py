@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from offtrace._shared import notebook
+from offtrace._shared.number_text import counted
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,7 +70,7 @@ class Swept:
             f"; {100 * self.unlogged:.2g} % of π is on actions that were never logged there" if self.unlogged else ""
         )
         return (
-            f"V(π) = {self.value:.6g}{self._interval} ({found}, {self.sweeps} sweep{'s' * (self.sweeps > 1)}); "
+            f"V(π) = {self.value:.6g}{self._interval} ({found}, {counted(self.sweeps, 'sweep')}); "
             f"V(μ) = {self.observed:.6g} ± {self.observed_error:.2g} as logged; {self.steps:,} steps, {self.episodes:,} episodes"
             + guess
         )

@@ -1,8 +1,8 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
-`write` makes one HTML page from a study, and the figures for a paper beside it: the folder `study`. `evaluation_page` makes one
-from what `offtrace.logs.evaluate` found: the folder `logs`. What both pages are made of is in `html`. `write_explorer` makes the
-page on which one sees what a trace does: the folder `explorer`.
+`write` makes one HTML page from a study, and the figures for a paper: the folder `study`. `evaluation_page` makes one
+from what `offtrace.logs.evaluate` returns: the folder `logs`. What both pages are made of is in `html`. `write_explorer` makes
+the page that shows what a trace does: the folder `explorer`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     """One self-contained page about a study; returns where it is.
 
     `study` is a `Study`, the folder of one, or what `opened` returned. `path` is the page's; by default it is `report.html` in
-    the study's folder. The figures for papers go into `figures/` beside it, as PNG and PDF, its numbers into `tables/`, as CSV
+    the study's folder. The figures for papers go into `figures/` there, as PNG and PDF, its numbers into `tables/`, as CSV
     and LaTeX, with BibTeX of the traces; `figures=False` leaves both out.
 
     >>> from offtrace import studies
@@ -77,8 +77,8 @@ def opened(study: object) -> Views:
             f"a report is made from a Study or from the folder of one, and {type(study).__name__} was given; "
             "pass the object that study.run() returned or the path where its records are."
         )
-    made: Any = study
-    return Views(made.records(), made.curves(), made.facts(), getattr(study, "folder", None))
+    records: Any = study
+    return Views(records.records(), records.curves(), records.facts(), getattr(study, "folder", None))
 
 
 def _shown(target: Path, open_browser: bool, state: str = "") -> Path:
@@ -92,7 +92,7 @@ def evaluation_page(
 ) -> Path:
     """One self-contained page about what `offtrace.logs.evaluate` or `compare` returned; returns where it is.
 
-    `command` is the command line that made it, if one did, to be shown on the page.
+    `command` is the command line to show on the page, where there was one.
 
     >>> from offtrace.logs import evaluate
     >>> result = evaluate(logs, target, gamma=0.99)  # doctest: +SKIP
@@ -133,7 +133,7 @@ def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = F
 
 @contextmanager
 def _extra_named() -> Generator[None]:
-    """Whoever lacks what a report is made with reads what to install."""
+    """Say what to install if a package that reports need is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,8 +1,8 @@
 """Where units run: in local processes, or in this one. `ray_executor` has those that run on Ray.
 
-Processes are ours, and not those of `concurrent.futures` or loky: these cannot end one worker of several, and a unit that hangs
-must be ended with all processes that it has started. Each worker leads a session, and has one socket to this process, which is
-only read when something is there: so nobody waits for a process that is stopped, or for a child that has kept a socket open.
+`concurrent.futures` and loky cannot end one worker of several, and a unit that hangs must be ended with all processes that it has
+started. So each worker is a subprocess in its own session, with one socket to this process. The socket is read only when
+data have arrived: nothing here waits for a process that is stopped, or for a child that keeps a socket open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START = 300.0
 SENDING = 10.0
 """Seconds within which a process must have taken a message. It takes messages even while it works."""
 STARTS = 20
-"""So many workers in a row may end before they begin a unit."""
+"""How many workers in a row may end before they begin a unit."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA", "VECLIB_MAXIMUM")}
 """One thread each: as many processes as cores, and sums in the same order everywhere."""
 Answer = tuple[Outcome | Failure, str]
@@ -38,14 +38,14 @@ SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 class Executor:
-    """Where units run. This is the base of the places where they do."""
+    """Runs units: the base class."""
 
     slots = 1
     """How many units it takes at a time."""
 
     def __init__(self) -> None:
         self.running: dict[str, Job] = {}
-        """Units that were taken and not answered, by their ids."""
+        """Units that are running or waiting here, by their ids."""
 
     @property
     def free(self) -> int:
@@ -65,7 +65,7 @@ class Executor:
 
 
 class InProcess(Executor):
-    """This very process: units run one after another, nothing is started, and a debugger sees them. Each is tried once."""
+    """Runs units one after another in this process, where a debugger sees them. Each is tried once."""
 
     def __str__(self) -> str:
         return "this process"
@@ -84,7 +84,7 @@ class InProcess(Executor):
 
 
 class Child:
-    """A process that leads a session of its own, and a socket to it."""
+    """A process in its own session, and a socket to it."""
 
     def __init__(self, script: str, *arguments: str) -> None:
         path = os.pathsep.join(p or str(Path.cwd()) for p in sys.path)
@@ -147,7 +147,7 @@ class Worker(Child):
 
 
 class Processes(Executor):
-    """So many worker processes. One that ends, or whose unit takes longer than `patience` seconds, is replaced."""
+    """Worker processes. One that ends, or whose unit takes longer than `patience` seconds, is replaced."""
 
     def __init__(self, workers: int, patience: float) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Processes(Executor):
         return f"{self.slots} process{'es' if self.slots > 1 else ''}"
 
     def submit(self, job: Job) -> None:
-        """Give a unit to a worker, if there is one to one that is ready."""
+        """Give a unit to an idle worker, preferably to one that is ready."""
         super().submit(job)
         idle = [worker for worker in self.workers if worker.job is None]
         max(idle, key=lambda worker: worker.ready).give(job)
@@ -173,7 +173,7 @@ class Processes(Executor):
         self.selector.select(timeout)
         answers: list[Answer] = []
         for worker in list(self.workers):
-            status = worker.status  # asked first: what it has sent before its end is read
+            status = worker.status  # asked first, so that all that it sent before its end is read
             for answer in worker.messages():
                 if answer == "ready":
                     worker.ready, worker.since = True, time.monotonic()
@@ -189,7 +189,7 @@ class Processes(Executor):
         return answers
 
     def _why_ended(self, worker: Worker, status: int | None) -> str:
-        """Why a worker is to be replaced; empty if it is not."""
+        """Say why a worker must be replaced; empty if it must not."""
         if status is not None:
             return f"it has ended its worker with status {_spelt(status)}"
         seconds = time.monotonic() - worker.since
@@ -203,7 +203,7 @@ class Processes(Executor):
         return self.workers[-1]
 
     def _replace(self, worker: Worker, why: str) -> None:
-        """Another worker in its place. It gets the unit that this one has not begun."""
+        """Start another worker in its place, which gets the unit that this one has not begun."""
         self.selector.unregister(worker.socket)
         worker.end()
         self.workers.remove(worker)

@@ -93,7 +93,7 @@ def visits(mdp: MDP, pi: np.ndarray) -> np.ndarray:
 def ageing(label: str, updates: int, rate: float, temperature: float, age: int) -> np.ndarray:
     """Return the policy [S, A] of `age` updates ago: softmax in Q_{updates − age}.
 
-    Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n), where T* is Bellman's optimality operator. So age 0 is the policy of now,
+    Q_0 = 0 and Q_{n+1} = Q_n + rate (T* Q_n − Q_n), where T* is Bellman's optimality operator. So age 0 is the current policy,
     and age `updates` is the uniform one.
     """
     mdp = environments.mdp(label)

@@ -59,7 +59,7 @@ class Code:
     def differences(self, kept: Table) -> str:
         """In what it differs from code that records have kept, in words."""
         if "version" not in kept:
-            return "what made them was not kept"
+            return "the code that computed them was not recorded"
         before = {**kept.get("modules", {}), **kept.get("files", {})}
         now = {**self.modules, **self.files}
         changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]

@@ -1,7 +1,7 @@
 """Ray: units as tasks of a cluster. Nodes may join and leave while they run. They need the same version of offtrace.
 
-Ray itself runs in a process of its own, the driver: much of Ray waits for ever when its head is lost or frozen, or ends the
-process that it is in. The driver says every few seconds that the cluster answers; if it does not, it is ended and the study stops
+Ray itself runs in a separate process, the driver: many calls of Ray never return when its head is lost or frozen, or end their
+process. The driver says every few seconds that the cluster answers; if it does not, it is ended and the study stops
 with an error that says so. Only the coordinator writes.
 """
 
@@ -26,11 +26,11 @@ from offtrace.studies.fields import StudyError
 from offtrace.studies.plan import Failure, Job
 
 LOST = 20
-"""So often may a unit be lost with its node. It may raise, or be lost with its worker alone, as often as a local one."""
+"""How often a unit may be lost with its node. It may raise, or be lost with its worker alone, as often as a local one."""
 SILENCE = 30.0
-"""Seconds after which a driver that says nothing is given up."""
+"""Seconds without a message after which the driver counts as frozen."""
 ALIVE = 2.0
-"""Seconds between two questions of the driver whether the cluster answers."""
+"""Seconds between two heartbeats of the driver."""
 LEAVING = 5.0
 """Seconds after its last message that the driver has to leave the cluster."""
 
@@ -45,7 +45,7 @@ class RayCluster(Executor):
         self.address = address or _address_in_use() or os.environ.get("RAY_ADDRESS") or "local"
         self.nodes = self.cpus = 0
         try:
-            knock(self.address)
+            require_listener(self.address)
         except (OSError, ValueError) as error:
             raise self._not_there(str(error)) from error
         self.child = Child("ray_executor.py", self.address, str(workers or cores()), str(patience))
@@ -84,13 +84,13 @@ class RayCluster(Executor):
                 answers.append((content[0], content[1]))
             elif kind == "alive":
                 self.nodes, self.cpus = content
-                self.slots = 8 + 3 * self.cpus  # so many that nodes which join find some
+                self.slots = 8 + 3 * self.cpus  # some wait in Ray, for nodes that join
             elif kind == "not there":
                 raise self._not_there(content[0])
             elif kind == "lost":
                 raise self._lost(content[0])
         if not answers and status is not None:
-            raise self._lost(f"the process that speaks with it has ended with status {status}")
+            raise self._lost(f"the process that calls it has ended with status {status}")
         if not answers and time.monotonic() - self.heard > silence:
             if not self.cpus:
                 raise self._not_there(f"no answer within {silence:g} s")
@@ -125,8 +125,8 @@ def _address_in_use() -> str | None:
     return str(ray.get_runtime_context().gcs_address) if ray and ray.is_initialized() else None
 
 
-def knock(address: str) -> None:
-    """An OSError where nothing listens: Ray would try for a long time."""
+def require_listener(address: str) -> None:
+    """Raise an OSError if nothing listens there: Ray would try for a long time."""
     if address in ("auto", "local"):
         return
     host, _, port = address.rpartition("//")[2].rpartition(":")
@@ -155,7 +155,7 @@ def nothing() -> None:
 
 
 class Driver:
-    """The process that speaks with Ray."""
+    """The process that calls Ray."""
 
     def __init__(self, connection: socket.socket, messages: queue.SimpleQueue[bytes], patience: float) -> None:
         import ray
@@ -180,10 +180,10 @@ class Driver:
             settings |= {"object_store_memory": 100 * 2**20, "_node_ip_address": "127.0.0.1"}
         self.ray.init(address=address, **settings)
         self.ray.get(self.ray.remote(nothing).options(num_cpus=1).remote())
-        # Of a whole job at best: workers that Ray has started before it knows of a task would be of no use to it.
+        # One environment for the whole job: workers that Ray starts in advance could not be used for a task with another one.
         self.remote = self.ray.remote(run_on_node).options(num_cpus=1, max_retries=0, name="offtrace unit")
 
-    def look(self) -> None:
+    def report_alive(self) -> None:
         """Say that the cluster answers, and that this machine still belongs to it."""
         own = self.ray.get_runtime_context().get_node_id()
         nodes = [node for node in self.ray.nodes() if node["Alive"]]
@@ -196,7 +196,7 @@ class Driver:
         """Hand units to Ray and answers to the coordinator, until it says that this shall end."""
         import pickle
 
-        looked = time.monotonic()
+        reported = time.monotonic()
         while True:
             while not self.inbox.empty():
                 message: Any = pickle.loads(self.inbox.get())
@@ -211,9 +211,9 @@ class Driver:
                 ready, _ = self.ray.wait(refs, num_returns=len(refs), timeout=0)
             for ref in ready:
                 self.say("answer", *self._answer(ref, self.running.pop(ref)))
-            if time.monotonic() - looked > ALIVE:
-                looked = time.monotonic()
-                self.look()
+            if time.monotonic() - reported > ALIVE:
+                reported = time.monotonic()
+                self.report_alive()
 
     def _answer(self, ref: Any, job: Job) -> Answer:
         try:
@@ -243,7 +243,7 @@ def main() -> None:
     except (OSError, RuntimeError, ValueError) as error:
         driver.say("not there", (str(error).strip() or type(error).__name__).splitlines()[0])
         os._exit(1)
-    driver.look()
+    driver.report_alive()
     driver.work()
     driver.ray.shutdown()
     os._exit(0)  # Ray's threads need not end

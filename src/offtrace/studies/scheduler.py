@@ -54,7 +54,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
-    """Run what is left. Whatever ends it, what has come in is written. Units that fail are set aside, and an error at the end."""
+    """Run what is left. Results are written as they arrive. Units that fail are set aside, and are an error at the end."""
     order = {id: i for i, id in enumerate(plan.units)}
     waiting: list[tuple[float, int, Unit]] = []
     attempts: dict[str, int] = {}

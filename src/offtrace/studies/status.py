@@ -1,7 +1,8 @@
-"""A study in words: what it is, what there is of it, and whether the current code made it."""
+"""A study in words: what it is, how far it has come, and whether its rows are of the current code."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Units of other code that are named."""
+ENDS = 6
+"""So many values of a long grid are named at each end."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Status:
     problems: tuple[str, ...]
     """What is damaged."""
     code: str = ""
-    """If other code than the current one made rows: what differs, in words."""
+    """What differs, in words, if some rows were computed by other code than the current one."""
     changed: tuple[str, ...] = ()
-    """The units that other code made, in words."""
+    """The units of other code, in words."""
     failed: tuple[str, ...] = ()
     """The units that were set aside because they raised or ended their workers, and how."""
 
@@ -60,7 +63,7 @@ class Status:
         if len(self.versions) > 1:
             lines.append(f"  run under several versions of offtrace: {', '.join(self.versions)}")
         if self.code:
-            lines.append(f"  its rows were made by other code than the current one: {self.code}")
+            lines.append(f"  its rows were computed by other code than the current one: {self.code}")
             some = ", ".join(self.changed[:SHOWN]) + (", …" if len(self.changed) > SHOWN else "")
             lines.append(f"  {len(self.changed)} units of other code (--rerun-changed runs them again): {some}")
         lines += [f"  set aside: {line}" for line in self.failed]
@@ -68,7 +71,7 @@ class Status:
 
 
 def status_of(study: Study, contents: Contents | None = None) -> Status:
-    """Return what there is of a study."""
+    """Return how far a study has come."""
     plan, store = Plan(study), Store(study.folder, study.digest)
     contents = contents or store.read()
     plan.take(contents.scores)
@@ -123,17 +126,25 @@ def _frames_per_update(study: Study) -> int | None:
     return intervals.pop() if len(intervals) == 1 else None
 
 
+def _shortened(values: Iterable[object]) -> str:
+    """All values; of many the first and last ones, and how many there are."""
+    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    if len(texts) <= 2 * ENDS:
+        return ", ".join(texts)
+    return ", ".join([*texts[:ENDS], "…", *texts[-ENDS:]]) + f" ({len(texts)} in all)"
+
+
 def summary(study: Study) -> list[tuple[str, str]]:
     """Return what the study is, as pairs (what, words)."""
     plan = Plan(study)
     lams = sorted({lam for t in study.traces for lam in t.lams if lam is not None})
     pairs = [
         ("task", f"{study.task}, by {study.metric}"),
-        ("environments", ", ".join(place.name for place in study.environments)),
-        ("traces", ", ".join(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
-        ("λ", ", ".join(f"{lam:g}" for lam in lams)),
-        ("α", ", ".join(f"{alpha:g}" for alpha in study.alphas)),
-        ("ages", ", ".join(map(str, study.ages))),
+        ("environments", _shortened(place.name for place in study.environments)),
+        ("traces", _shortened(t.title + (f" {t.spelt}" if t.spelt else "") for t in study.traces)),
+        ("λ", _shortened(lams)),
+        ("α", _shortened(study.alphas)),
+        ("ages", _shortened(study.ages)),
         ("seeds", ", ".join(f"{p}: {s.first} to {s.stop - 1}" for p, s in study.seeds.items())),
         ("in all", f"{plan.total:,} units, {plan.runs:,} {'operators' if study.task == 'map' else 'learners'}"),
         ("subsets", ", ".join(study.given.get("subsets", {}))),

@@ -29,6 +29,7 @@ import numpy as np
 
 from offtrace._shared.extras import install
 from offtrace._shared.folder_lock import LockedError, locked
+from offtrace._shared.number_text import counted
 from offtrace._shared.whole_files import why_not_written, written_whole
 from offtrace.studies.fields import StudyError, Table, is_table
 from offtrace.studies.plan import Failure, Outcome, Unit
@@ -131,12 +132,12 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, about: Table, toml: str, code: Table) -> Iterator[Contents]:
-        """Make the folder, hold its lock, mend what is damaged, and keep the code that is about to run: what is there.
+        """Make and lock the folder, repair damaged records, and record the current code; yields the contents.
 
         One coordinator at a time.
         """
         with contextlib.ExitStack() as held:
-            with self._said_if_not_written():
+            with self._write_errors():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
                     held.enter_context(locked(self.folder))
@@ -164,7 +165,7 @@ class Store:
         assert self._writer is not None
         data, when = encode(outcome), (finished or datetime.now(UTC)).isoformat()
         about = outcome.score, len(outcome.rows["seed"]), outcome.seconds, worker, when, code, _checksum(data)
-        with self._said_if_not_written(), self._writer as writer:
+        with self._write_errors(), self._writer as writer:
             number = writer.execute("INSERT INTO numbers (content) VALUES (?)", (data,)).lastrowid
             sealed = seal(json.dumps([outcome.unit.id, *about]).encode())
             writer.execute("INSERT INTO units (number, content) VALUES (?, ?)", (number, sealed))
@@ -172,7 +173,7 @@ class Store:
     def fail(self, failure: Failure) -> None:
         """Keep how a unit failed: in one line, and the traceback below it."""
         text = f"{failure.unit}: {failure.error}\n{failure.traceback}"
-        with self._said_if_not_written():
+        with self._write_errors():
             (self.folder / "failed").mkdir(exist_ok=True)
             self._write_text(f"failed/{failure.unit.id}.txt", text)
 
@@ -231,7 +232,7 @@ class Store:
             except (ValueError, TypeError):
                 damaged += 1
         if damaged:
-            contents.problems.append(f"{NAME}: {_units(damaged)} cannot be read and count as not done")
+            contents.problems.append(f"{NAME}: {counted(damaged, 'unit')} cannot be read and count as not done")
 
     def _numbers(
         self, reader: sqlite3.Connection, units: Mapping[str, Summary], problems: list[str]
@@ -242,7 +243,9 @@ class Store:
             if number in left and isinstance(content, bytes) and _checksum(content) == left[number].checksum:
                 yield left.pop(number), content
         if left:
-            problems.append(f"{NAME}: the numbers of {_units(len(left))} are damaged: the next run computes them again")
+            problems.append(
+                f"{NAME}: the numbers of {counted(len(left), 'unit')} are damaged: the next run computes them again"
+            )
 
     def columns(self, kind: str, units: Mapping[str, Summary], problems: list[str]) -> dict[str, dict[str, np.ndarray]]:
         """The arrays of "rows" or "curves" of these units; numbers that are damaged become a problem."""
@@ -283,13 +286,13 @@ class Store:
                 file.write(content)
 
     def _leave_as_one_file(self) -> None:
-        """Without a log beside it, the file can be copied, and read where nothing can be written."""
+        """Remove SQLite's log, so that the file alone can be copied, and be read where nothing can be written."""
         assert self._writer is not None
         with contextlib.suppress(sqlite3.Error):  # somebody reads it
             self._writer.execute("PRAGMA journal_mode = DELETE")
 
     @contextlib.contextmanager
-    def _said_if_not_written(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
@@ -302,10 +305,6 @@ class Store:
 
 def _checksum(content: bytes) -> str:
     return blake2b(content, digest_size=CHECKSUM).hexdigest()
-
-
-def _units(n: int) -> str:
-    return f"{n:,} unit{'s' * (n != 1)}"
 
 
 def _created(path: Path) -> sqlite3.Connection:

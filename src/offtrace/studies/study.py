@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from offtrace.studies.executor import Executor
 
 OUT = Path("offtrace-studies")
-"""Where records are kept, unless one says otherwise."""
+"""The default folder of records."""
 PATIENCE = 3600.0
-"""Seconds that a unit may take, unless one says otherwise; those of deep agents may take any."""
+"""The default limit on the seconds of a unit. Units of deep agents have none."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Study:
     ) -> Study:
         """Load a shipped study by its name, the one in a TOML file, or the one whose records are in a folder.
 
-        The `modules` of a TOML file, and files of MDPs, are looked for beside it, too. From a folder of records, which may be
+        The `modules` of a TOML file, and files of MDPs, may lie in its folder, too. From a folder of records, which may be
         anybody's, nothing is imported, not by its study.toml either: its records can be read. To run it, say `trust`, or name
         the modules that it may import.
         """
@@ -109,7 +109,7 @@ class Study:
 
     @classmethod
     def _of_folder(cls, folder: Path, trust: bool | Collection[str]) -> Study:
-        """The study of a folder, with its records there. If nobody trusts the folder, no name is looked up."""
+        """Load the study of a folder of records. Unless the folder is trusted, no name is looked up."""
         about, out = Store(folder, "").about(), folder.resolve().parent
         toml = about.get("toml")
         given = spec.parsed(folder / "study.toml", toml if isinstance(toml, str) else None)
@@ -182,7 +182,7 @@ class Study:
         an existing Ray cluster. With `workers=0` the units run one after another in this process, where a debugger sees
         them; a small study is done sooner so. Interrupted in any way, the next run continues.
 
-        If other code has made some of the units, it is an error to run the others: say `other_code` to keep both in one folder,
+        If some units were computed by other code, it is an error to run the others: say `other_code` to keep both in one folder,
         or `rerun_changed` to run the units of other code again.
 
         A unit that takes longer than `patience` seconds is ended with its worker: by default an hour, and any time for deep
@@ -210,12 +210,12 @@ class Study:
         contents = store.read(whole=True)
         self._take(plan, contents, other_code, rerun_changed)
         if plan.finished and not contents.problems:
-            return self  # also where nothing can be written
+            return self  # needs no folder that can be written
         with scheduler.as_ctrl_c(), store.writing(self._about(), self.as_toml(), self.code.about()) as contents:
             for problem in contents.problems:
                 warnings.warn(f"damaged: {self.folder / problem}", stacklevel=2)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it was said
+                warnings.simplefilter("ignore")  # they were raised above
                 self._take(plan, contents, other_code, rerun_changed)
             if not plan.finished:
                 longest = patience or (math.inf if self.task == "deep" else PATIENCE)
@@ -225,7 +225,7 @@ class Study:
         return self
 
     def _take(self, plan: Plan, contents: Contents, other_code: bool, rerun_changed: bool) -> None:
-        """Take as done what is there, if the current code has made it or one has said what to do with the rest."""
+        """Mark what is there as done. Units of other code are an error, unless the caller says what to do with them."""
         changed = {id for id, summary in contents.done.items() if summary.code != self.code.digest}
         plan.take({id: score for id, score in contents.scores.items() if not (rerun_changed and id in changed)})
         if changed := changed & plan.done.keys():
@@ -239,7 +239,7 @@ class Study:
             warnings.warn(what, stacklevel=3)
 
     def _about(self) -> Table:
-        """What the records say of the study, and of what makes them."""
+        """What the records keep of the study, the installed versions and the machine."""
         return {"study": self.declaration, "versions": versions(self.task), "machine": machine()}
 
     def _require_trust(self) -> None:
@@ -280,7 +280,7 @@ class Study:
         return files
 
     def status(self) -> Status:
-        """Return what there is of the study: what has been run, and what its folder says."""
+        """Return how far the study has come, and what is damaged or set aside."""
         return status.status_of(self)
 
     def facts(self) -> Table:
@@ -309,7 +309,7 @@ class Study:
 
 
 def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:
-    """Where the units that are left run."""
+    """Choose where the remaining units run."""
     from offtrace.studies.executor import InProcess, Processes
 
     if on == "ray":

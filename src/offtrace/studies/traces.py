@@ -1,11 +1,11 @@
 """The traces of a declaration: every name is looked up, and every trace is constructed once.
 
-In the task "deep" agents stand beside the parameters of a trace, as `agent = "pqn"` does:
+In the task "deep" a trace names its agent, with the agent's settings, among its parameters:
 
     traces = [{ name = "Retrace", agent = ["replay", "pqn"] }, { name = "Watkins", agent = "stream-q", label = "Stream Q(λ)" }]
 
 `frames`, `gamma`, `sticky` and `limit` of the protocol hold for all agents; the rest of it is the replay agent's. Any other agent
-has its own defaults, and the settings that stand beside its name. Nothing here needs JAX.
+has its own defaults, and the settings that are given with its name. Nothing here needs JAX.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A worker process: `python worker.py SOCKET` takes units from its socket, one after another, and sends what they give.
 
-It is a plain subprocess and not one of `multiprocessing`, which would import the caller's main module again: so a study runs from
-a script, a notebook or a prompt alike. It leads a session of its own. When the coordinator is gone, however it went, the worker
-ends at once, with all processes that its units have started.
+It is a plain subprocess and not one of `multiprocessing`, which would import the caller's main module again: so a study can be
+run from a script, a notebook or a prompt. It leads its own session. When the coordinator has ended, for whatever reason, the
+worker ends immediately, with all processes that its units have started.
 
 A message is its length, eight bytes, and a pickle.
 """

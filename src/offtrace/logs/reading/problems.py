@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from offtrace._shared.number_text import counted
+
 FIRST = 5
 """How many names are listed."""
 
@@ -132,8 +134,3 @@ def refusal(
         remedy,
     ]
     return LogsError("\n".join(lines), problems)
-
-
-def counted(number: int, noun: object) -> str:
-    """1 row, 2,000 rows."""
-    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -34,15 +34,17 @@ def shown() -> list[type[Trace]]:
 
 def scripted(traces: list[type[Trace]]) -> str:
     """The rules as a JavaScript object, with what the computation asks of them."""
-    made: list[str] = []
+    printed: list[str] = []
     for rule in traces:
         facts = javascript.facts(rule)
         by_lag = {n["name"]: javascript.printed(rule, **{n["name"]: (1.0,)})[0] for n in facts["numbers"] if n["byLag"]}
         lists = ", ".join(f"{name}: {text}" for name, text in by_lag.items())
         asked = {name: facts[name] for name in ("recursive", "perDecision", "greedy")}
         said = ", ".join(f"{name}: {json.dumps(value)}" for name, value in asked.items())
-        made.append(f"  {rule.__name__}: {{ {said}, byLag: {{ {lists} }}, factors: {javascript.printed(rule)[0]} }},\n")
-    return f"// --- the rules, printed from their own lines ---\nconst RULES = {{\n{''.join(made)}}};\n"
+        printed.append(
+            f"  {rule.__name__}: {{ {said}, byLag: {{ {lists} }}, factors: {javascript.printed(rule)[0]} }},\n"
+        )
+    return f"// --- the rules, printed from their own lines ---\nconst RULES = {{\n{''.join(printed)}}};\n"
 
 
 def data() -> dict[str, Any]:

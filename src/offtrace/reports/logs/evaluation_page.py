@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offtrace._shared.number_text import count, listed, number, percent
+from offtrace._shared.number_text import count, counted, listed, number, percent
 from offtrace.logs.description import describe
 from offtrace.logs.diagnosis import gaps_of
 from offtrace.logs.registry import ESTIMATORS, NEEDS
@@ -46,7 +46,7 @@ def html(result: Result, command: str | None = None) -> str:
         eyebrow="Off-policy evaluation",
         question="What is the target policy worth?",
         answer=answer(result),
-        warnings=[_sentence(text) for text in result.warnings],
+        warnings=[_sentence(text) for text in result.warnings if text not in _said_above(result)],
         beside=[_side_by_side(result)],
         facts=[
             Fact("Episodes", f"{result.episodes:,}", f"{result.steps:,} steps"),
@@ -99,6 +99,12 @@ def answer(result: Result) -> list[str]:
     return said
 
 
+def _said_above(result: Result) -> list[str]:
+    """Warnings that the answer says already."""
+    report = result.logs.report
+    return [] if report is None else [report.loss]
+
+
 def _lie(rows: list[Row]) -> str:
     return "lies" if len(rows) == 1 else "lie"
 
@@ -113,8 +119,10 @@ def _sentence(text: str) -> str:
 
 def _side_by_side(result: Result) -> Figure:
     """The estimates with their intervals, for the head of the page."""
-    lead = f"Bars are {percent(result.confidence)} bootstrap intervals over episodes, points the estimates"
-    return Figure("Estimates side by side", f"{lead}. An arrow stands where one leaves the axis.", "estimates")
+    lead = f"Bars are {percent(result.confidence)} bootstrap intervals over episodes, points the estimates."
+    if not any(np.isfinite(row.high - row.low) for row in result.estimates):
+        lead = "Points are the estimates. None has an interval, and the checks below say why."
+    return Figure("Estimates side by side", f"{lead} An arrow marks what lies outside the axis.", "estimates")
 
 
 def _estimates(result: Result) -> Section:
@@ -167,7 +175,7 @@ def _checks(result: Result) -> Section:
             lines.append([*said, verdict, Cell(check.words, check.words, "t words")])
     lead = f"Each estimator is looked at for its own kinds of failure. By a stated rule, {RULE}."
     table = Table(["Estimator", "Check", "Passed", "Found"], lines, texts=2)
-    return Section("checks", "Checks", [Heading("What can go wrong, and what was found"), Paragraph(lead), table])
+    return Section("checks", "Checks", [Heading("What can go wrong, and what the checks say"), Paragraph(lead), table])
 
 
 def _equations(result: Result) -> Table:
@@ -205,7 +213,7 @@ def _credit(result: Result) -> Section:
     t = result.diagnosis.trace
     lead = (
         f"{result.trace.title} has an effective horizon of {number(t.horizon)} steps: the mean lag of its credit, weighted by "
-        f"γ^t β_t, plus one. {percent(t.cut)} of its traces are cut before their episode ends; the largest β is "
+        f"γᵗ βₜ, plus one. {percent(t.cut)} of its traces are cut before their episode ends; the largest β is "
         f"{number(t.largest)}. The curve shows how much of all credit comes from the first n steps; that of β = 1 is what γ and "
         "the ends of episodes leave."
     )
@@ -246,7 +254,7 @@ def _overlap(result: Result) -> Section:
     """How often each action was logged, and how often the target policy takes it."""
     lead = (
         "How often each action was logged, and how often the target policy takes it in the logged states. An action that it "
-        "takes often and the logs have seldom is where an answer is thin; effective steps are (Σρ)² / Σρ² with ρ = π/μ."
+        "takes often and the logs rarely have is where an answer is weak; effective steps are (Σρ)² / Σρ² with ρ = π/μ."
     )
     actions = sorted(result.diagnosis.overlap, key=lambda each: -each.target)
     lines = [
@@ -311,13 +319,15 @@ def _read(result: Result) -> Section:
         "Steps": d.steps,
         "Lengths": f"{low:,} to {high:,}, median {middle:,g}",
         "Ended": f"{percent(d.terminated)} terminated, {percent(1 - d.terminated)} truncated",
-        "Dropped": None if d.report is None else f"{d.report.dropped:,} episodes, {d.report.dropped_rows:,} rows",
+        "Dropped": None
+        if d.report is None
+        else f"{counted(d.report.dropped, 'episode')}, {counted(d.report.dropped_rows, 'row')}",
     }
     more = {
         "States": f"{d.states_seen:,} of {d.states:,} occur" if d.states else f"{d.states_seen} features",
         "Actions": f"{d.actions_seen:,} of {d.actions:,} occur"
         if d.actions
-        else f"{d.actions_seen} real number{'s' * (d.actions_seen > 1)}",
+        else counted(d.actions_seen, "real number"),
         "Order of states": d.state_order or None,
         "Order of actions": d.action_order or None,
         "Rewards": f"{least:.4g} to {most:.4g}, mean {mean:.4g}".replace("-", "−"),

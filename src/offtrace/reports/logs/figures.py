@@ -94,7 +94,10 @@ def _weights(result: Result) -> Drawn | None:
 
 
 def bins(log_weight: np.ndarray, share: np.ndarray) -> Bins:
-    """A histogram of weights on a logarithmic axis: of each bin its share of the episodes and of ΣW. Weights of 0 stand apart."""
+    """A histogram of weights on a logarithmic axis: of each bin its share of the episodes and of ΣW.
+
+    Weights of 0 are counted separately.
+    """
     at = log_weight / np.log(10)
     zero = at == -np.inf
     low, high = (float(at[~zero].min()), float(at[~zero].max())) if not zero.all() else (0.0, 0.0)
@@ -125,12 +128,12 @@ def _credit(result: Result) -> list[Drawn]:
     if longest < 2:
         return []
     n = np.unique(np.geomspace(1, longest, 24).astype(int))
-    found = []
+    lines: list[Drawn] = []
     for name, trace in ((result.trace.title, result.trace), (UNCUT, QLambda(lam=1.0))):
         share = Sampled(trace, result.logs, result.policy, result.gamma).credit(n.tolist())
         if np.isfinite(share).all():
-            found.append(_line(name, n, share))
-    return found
+            lines.append(_line(name, n, share))
+    return lines
 
 
 def _line(name: str, x: np.ndarray, y: np.ndarray) -> Drawn:

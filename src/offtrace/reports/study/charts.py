@@ -81,13 +81,20 @@ class Chart:
 
 def charts(shown: Views) -> list[Chart]:
     """All figures that the study has something for, in their order on the page."""
-    made = [*_head(shown), *_standing(shown), *_tradeoff(shown), *_over_ages(shown), *_learning(shown), *_sweeps(shown)]
-    return [*made, *_heat(shown)]
+    figures = [
+        *_head(shown),
+        *_standing(shown),
+        *_tradeoff(shown),
+        *_over_ages(shown),
+        *_learning(shown),
+        *_sweeps(shown),
+    ]
+    return [*figures, *_heat(shown)]
 
 
 def _head(shown: Views) -> list[Chart]:
     """By how much each trace differs from the baseline, and the gridworlds."""
-    summary, found = shown.summary, []
+    summary, figures = shown.summary, []
     per_place: dict[str, list[Bar]] = {}
     for row in summary.against.iter_rows(named=True):
         text = number(row["difference"], (row["high"] - row["low"]) / 2)
@@ -107,8 +114,10 @@ def _head(shown: Views) -> list[Chart]:
         better = "right is better" if summary.better > 0 else "left is better"
         lead = f"Each trace less {summary.baseline}, in {in_sentence(shown.facts)}, each at its {settings(shown)}: "
         lead += f"means of pairs of the same seed with 95% intervals; {better}."
+        if any(len(bars) < len(summary.methods) - 1 for bars in per_place.values()):
+            lead += " A trace of which a run failed has no mean and is not shown."
         controls = [choice] if len(panels) > 1 else []
-        found.append(
+        figures.append(
             Chart("difference", "bars", f"Ahead of {summary.baseline}?", lead, panels, less, controls=controls)
         )
     maps = {
@@ -118,8 +127,8 @@ def _head(shown: Views) -> list[Chart]:
     }
     if maps:
         lead = "The gridworlds: an episode starts at ● and ends at ✦; filled cells are blocked."
-        found.append(Chart("maps", "maps", "", lead, maps, size="tiny"))
-    return found
+        figures.append(Chart("maps", "maps", "", lead, maps, size="tiny"))
+    return figures
 
 
 def _map(name: str) -> Sequence[str] | None:
@@ -176,17 +185,17 @@ def _tradeoff(shown: Views) -> list[Chart]:
 def _over_ages(shown: Views) -> list[Chart]:
     if not shown.ages:
         return []
-    found, label = [], age_label(shown.facts)
+    figures, label = [], age_label(shown.facts)
     lead = f"Each trace at its {settings(shown)}. {of_ages(shown)} Bands are 95% intervals"
     if shown.aged:
         over = f"{lead} by a stratified bootstrap. Scores are scaled as above: {scaled(shown)}, at all ages alike."
         title, apart = "How the answer changes with the age of the data", shown.ages_apart
-        found.append(Chart("aged", "lines", title, over, shown.aged, label, "", "Age", (), apart, "standing"))
+        figures.append(Chart("aged", "lines", title, over, shown.aged, label, "", "Age", (), apart, "standing"))
         lead = "The same in each environment, not scaled. Bands are 95% intervals"
     title, lead = "How far old data can be used", f"{lead} of the mean over seeds."
-    word = "" if found else "Age"
+    word = "" if figures else "Age"
     return [
-        *found,
+        *figures,
         Chart("ages", "lines", title, lead, shown.ages, label, metric(shown.facts), word, (), shown.ages_apart),
     ]
 

@@ -45,9 +45,9 @@ def in_order(methods: list[str]) -> list[str]:
 def styles(methods: list[str]) -> list[int]:
     """A number for the colour, dash and marker of each method: known traces have their own, the others take what is free."""
     known = looks()
-    found = {method: known[method] for method in methods if method in known}
-    free = (i for i in count() if i not in found.values())
-    return [found[method] if method in found else next(free) for method in methods]
+    fixed = {method: known[method] for method in methods if method in known}
+    free = (i for i in count() if i not in fixed.values())
+    return [fixed[method] if method in fixed else next(free) for method in methods]
 
 
 def _label(parameters: str) -> str | None:

@@ -108,13 +108,13 @@ def _difference(row: Row) -> Cell:
     value = row.get("difference")
     if value is None:
         return NONE
-    made = _estimate(row, "difference", "difference_low", "difference_high", sign="+" * (value > 0))
+    cell = _estimate(row, "difference", "difference_low", "difference_high", sign="+" * (value > 0))
     apart = row["difference_low"] > 0 or row["difference_high"] < 0
-    return Cell(made.text, value, small=made.small, strong=apart)
+    return Cell(cell.text, value, small=cell.small, strong=apart)
 
 
 def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> Cell:
-    """`1273 ± 19`, and in small letters the λ and α it was found with."""
+    """`1273 ± 19`, and in small letters its λ and α."""
     if row["failed"]:
         return Cell("failed ", small=f"{row['failed']} of {row['n']}")
     half = (row["high"] - row["low"]) / 2

@@ -40,35 +40,35 @@ def write(shown: Views, folder: str | Path) -> list[Path]:
 def draw(shown: Views) -> dict[str, Figure]:
     """The figures by name."""
     looks = dict(zip(shown.summary.methods, method_names.styles(shown.summary.methods), strict=True))
-    found: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     for chart in charts(shown):
         panels: Any = chart.panels
         name = NAMES.get(chart.key, chart.key)
         if chart.kind == "bars":
             bars = [(panel.says, [bar[:4] for bar in panel.bars], panel.reference) for panel in panels.values()]
-            found[name] = figures.interval_bars(bars[:1] if chart.key == "difference" else bars, looks=looks)
+            drawn[name] = figures.interval_bars(bars[:1] if chart.key == "difference" else bars, looks=looks)
         elif chart.kind == "points":
             clouds = [(title, [_path(cloud) for cloud in panel]) for title, panel in panels.items()]
-            found[name] = figures.band_panels(
+            drawn[name] = figures.band_panels(
                 clouds, xlabel="contraction", ylabel=chart.ylabel, looks=looks, logarithmic=True
             )
         elif chart.kind == "lines":
-            found |= {f"{name}{further}": figure for further, figure in _lines(chart, looks).items()}
+            drawn |= {f"{name}{further}": figure for further, figure in _lines(chart, looks).items()}
         elif chart.kind == "cells":
             for title, grids in panels.items():
                 maps = [(g.method, g.lam, g.alpha, np.array(g.values, dtype=float), g.chosen) for g in grids]
                 file = "alpha-lambda-" + "".join(c if c.isalnum() else "-" for c in title.lower())
-                file = file if file not in found else f"{file}-{len(found)}"
+                file = file if file not in drawn else f"{file}-{len(drawn)}"
                 options: Any = {"label": metric(shown.facts), "brighter_is_higher": shown.summary.better > 0}
-                found[file] = figures.cell_maps(maps, xlabel="λ", ylabel="α", **options)
-    return found
+                drawn[file] = figures.cell_maps(maps, xlabel="λ", ylabel="α", **options)
+    return drawn
 
 
 def _lines(chart: Chart, looks: dict[str, int]) -> dict[str, Figure]:
     """One figure; or, of learning curves whose data have ages, one for each age, by what its name has in addition."""
     panels: Any = chart.panels
     ages = {line.age for lines in panels.values() for line in lines if line.age is not None}
-    found: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     for age in sorted(ages) or [None]:
         of_age = {title: [line for line in lines if line.age == age] for title, lines in panels.items()}
         bands = [(title, _bands(lines)) for title, lines in of_age.items()]
@@ -76,21 +76,21 @@ def _lines(chart: Chart, looks: dict[str, int]) -> dict[str, Figure]:
         figure = figures.band_panels(
             bands, xlabel=chart.xlabel, ylabel=chart.ylabel, looks=used, x_logarithmic=chart.logarithmic
         )
-        found["" if age is None else f"-age-{age:.0f}"] = figure
-    return found
+        drawn["" if age is None else f"-age-{age:.0f}"] = figure
+    return drawn
 
 
 def _bands(lines: list[Line]) -> list[figures.Band]:
     """Each method at its best λ; one without λ runs across."""
     across = [x for line in lines if not line.level for x in line.x]
-    found: list[figures.Band] = []
+    bands: list[figures.Band] = []
     for line in lines:
         if line.level and across:
             y, low, high = ([part[0]] * 2 for part in (line.y, line.low, line.high))
-            found.append((line.method, [min(across), max(across)], y, low, high))
+            bands.append((line.method, [min(across), max(across)], y, low, high))
         elif line.best:
-            found.append((line.method, line.x, line.y, line.low, line.high))
-    return found
+            bands.append((line.method, line.x, line.y, line.low, line.high))
+    return bands
 
 
 def _path(cloud: Cloud) -> figures.Band:

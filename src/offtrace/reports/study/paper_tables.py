@@ -73,12 +73,12 @@ def escaped(text: str) -> str:
 
 def bibtex(methods: list[str]) -> str:
     """An entry for each work that a trace of these methods cites; traces of the user's own that cite none have none."""
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for rule in rules():
         if any(method == rule.title or method.startswith(f"{rule.title} (") for method in methods):
             for work in rule.citation.split("; "):
-                found.setdefault(*_entry(work))
-    return "\n".join(found[key] for key in sorted(found))
+                entries.setdefault(*_entry(work))
+    return "\n".join(entries[key] for key in sorted(entries))
 
 
 def _entry(work: str) -> tuple[str, str]:

@@ -25,15 +25,15 @@ def interquartile_means(samples: pl.DataFrame, methods: list[str], *, seed: int 
     A method that lacks a environment that another one has is left out: its mean would be over something else.
     """
     places = strata(samples)
-    found = []
+    rows = []
     for method in methods:
         parts = [groups[method] for groups in places.values() if method in groups]
         if len(parts) == len(places) and parts:
             whole = float(interquartile_mean(*parts, axis=-1))
             low, high = resampled(parts, interquartile_mean, whole, seed)
-            found.append((method, whole, low, high, len(parts), sum(map(len, parts))))
+            rows.append((method, whole, low, high, len(parts), sum(map(len, parts))))
     schema = {"method": pl.String, "iqm": pl.Float64, "low": pl.Float64, "high": pl.Float64}
-    frame = pl.DataFrame(found, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
+    frame = pl.DataFrame(rows, schema={**schema, "strata": pl.Int64, "n": pl.Int64}, orient="row")
     return frame.sort("iqm", descending=True, maintain_order=True)
 
 
@@ -45,16 +45,16 @@ def interquartile_mean(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
 def improvements(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
     """P(X > Y) + ½ P(X = Y) for runs of one environment, averaged over these; all pairs. Those of the first have intervals."""
     places = strata(samples)
-    found = []
+    rows = []
     for x, y in combinations(methods, 2):
         whole = float(np.mean([_compared(groups[x], groups[y]) for groups in places.values()]))
         low = high = float("nan")
         if x == methods[0]:
             parts = [part for groups in places.values() for part in ranked(groups[x], groups[y])]
             low, high = resampled(parts, probability, whole, seed)
-        found += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
+        rows += [(x, y, whole, low, high), (y, x, 1 - whole, 1 - high, 1 - low)]
     schema = {"better": pl.String, "worse": pl.String, "probability": pl.Float64, "low": pl.Float64, "high": pl.Float64}
-    return pl.DataFrame(found, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) -> pl.DataFrame:
@@ -65,16 +65,16 @@ def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) 
     """
     seeds = {key: part for key, part in _by_seed(samples).items() if key[1] in methods}
     places = sorted({environment for environment, _ in seeds})
-    found = []
+    rows = []
     for other in methods[1:]:
         pairs = [(seeds[place, methods[0]], seeds[place, other]) for place in places]
         in_pairs = all(x["seed"].equals(y["seed"]) for x, y in pairs)
         parts = [part["score"].to_numpy() for side in zip(*pairs, strict=True) for part in side]
         whole = float(difference(*parts))
         low, high = (paired if in_pairs else resampled_difference)(parts, whole, seed)
-        found.append((other, whole, low, high, in_pairs))
+        rows.append((other, whole, low, high, in_pairs))
     schema = {"method": pl.String, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64}
-    return pl.DataFrame(found, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
+    return pl.DataFrame(rows, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
 
 
 def at_each_age(samples: pl.DataFrame, methods: list[str], baseline: str, *, seed: int = SEED) -> pl.DataFrame:
@@ -82,7 +82,7 @@ def at_each_age(samples: pl.DataFrame, methods: list[str], baseline: str, *, see
 
     `samples` has environment, method, seed, age and score. A method that lacks an environment at an age has no row there.
     """
-    found = []
+    rows = []
     for (age,), part in samples.sort("age").group_by("age", maintain_order=True):
         places = strata(part)
         complete = {
@@ -95,9 +95,9 @@ def at_each_age(samples: pl.DataFrame, methods: list[str], baseline: str, *, see
             if baseline in complete and method != baseline:
                 both = [*parts, *complete[baseline]]
                 less = [apart := float(difference(*both)), *resampled(both, difference, apart, seed)]
-            found.append((*row, *less))
+            rows.append((*row, *less))
     kinds = dict.fromkeys(("iqm", "low", "high", "difference", "difference_low", "difference_high"), pl.Float64)
-    return pl.DataFrame(found, schema={"age": pl.Float64, "method": pl.String, **kinds}, orient="row")
+    return pl.DataFrame(rows, schema={"age": pl.Float64, "method": pl.String, **kinds}, orient="row")
 
 
 def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -158,10 +158,10 @@ def _by_seed(samples: pl.DataFrame) -> dict[tuple[str, str], pl.DataFrame]:
 
 def strata(samples: pl.DataFrame) -> dict[object, dict[str, np.ndarray]]:
     """Scores by environment and method, in the order of the seeds, so that no order of running shows."""
-    found: dict[object, dict[str, np.ndarray]] = {}
+    by_place: dict[object, dict[str, np.ndarray]] = {}
     for (environment, method), part in _by_seed(samples).items():
-        found.setdefault(environment, {})[method] = part["score"].to_numpy()
-    return found
+        by_place.setdefault(environment, {})[method] = part["score"].to_numpy()
+    return by_place
 
 
 def resampled(
@@ -176,7 +176,7 @@ def resampled(
         return float("nan"), float("nan")
     size = sum(map(len, parts))
     resamples = int(np.clip(DRAWS // size, 32, RESAMPLES))
-    found = stats.bootstrap(
+    bootstrap = stats.bootstrap(
         parts,
         statistic,
         n_resamples=resamples,
@@ -187,6 +187,6 @@ def resampled(
         rng=np.random.default_rng(seed),
     )
     if resamples >= RESAMPLES // 2:
-        return float(found.confidence_interval.low), float(found.confidence_interval.high)
-    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(found.standard_error)
+        return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * float(bootstrap.standard_error)
     return whole - half, whole + half

@@ -20,6 +20,10 @@ KEYS = ["environment", "method", "lam", "age", "alpha"]
 SETTING = ["environment", "method", "lam"]
 BASELINE = "Retrace"
 """The method from which differences are measured, where it is there; else the first one."""
+TIED = 1e-9
+"""Values that differ by a smaller share than this tie: the difference is one of rounding."""
+DIGITS = 9
+"""Digits of a score, so that values which tie have the same one."""
 PARTS = re.compile(r"(\d+)")
 
 
@@ -134,7 +138,8 @@ def differences_to(samples: pl.DataFrame, baseline: str) -> pl.DataFrame:
     samples = samples.select("environment", "method", "seed", pl.col("value").cast(pl.Float64))
     own = samples.filter(method=baseline).select("environment", "seed", base="value")
     pairs = samples.filter(pl.col("method") != baseline).join(own, on=["environment", "seed"])
-    pairs = pairs.with_columns(value=pl.col("value") - pl.col("base"))
+    gap = pl.col("value") - pl.col("base")
+    pairs = pairs.with_columns(value=pl.when(gap.abs() > TIED * pl.col("base").abs()).then(gap).otherwise(0.0))
     places = samples["environment"].n_unique()
     whole = pairs.group_by("method", "seed").agg(pl.col("value").mean(), places=pl.len())
     whole = whole.with_columns(environment=pl.lit("")).filter((pl.col("places") == places).all().over("method"))
@@ -256,7 +261,8 @@ def at_best(rows: pl.DataFrame, table: pl.DataFrame, *further: str) -> pl.DataFr
 def scale(samples: pl.DataFrame, sign: int, zeros: dict[str, float] | None = None) -> pl.DataFrame:
     """What is 0 and what is 1 in each environment: the interquartile means of the worst and of the best method.
 
-    Where `zeros` has the environment, such as the return of a random policy, that is 0. The scale is not resampled.
+    Where `zeros` has the environment, such as the return of a random policy, that is 0. The scale is not resampled. Where all
+    methods tie, but for rounding, there is nothing to scale by: its span is ∞, so that all scores are 0.
     """
     middle = (
         pl.col("score").sort().slice(pl.len() // 4, pl.len() - 2 * (pl.len() // 4)).mean()
@@ -266,14 +272,15 @@ def scale(samples: pl.DataFrame, sign: int, zeros: dict[str, float] | None = Non
     known = {name: sign * value for name, value in (zeros or {}).items()}
     zero = pl.col("environment").replace_strict(known, default=None, return_dtype=pl.Float64)
     ends = ends.with_columns(zero=pl.when(zero < pl.col("best")).then(zero).otherwise("worst"))
-    span = pl.col("best") - pl.col("zero")
-    return ends.select("environment", "zero", span=pl.when(span > 0).then(span).otherwise(1.0))
+    span, size = pl.col("best") - pl.col("zero"), pl.max_horizontal(pl.col("best").abs(), pl.col("zero").abs())
+    return ends.select("environment", "zero", span=pl.when(span > TIED * size).then(span).otherwise(float("inf")))
 
 
 def scores(samples: pl.DataFrame, sign: int, ends: pl.DataFrame) -> pl.DataFrame:
     """Add the column `score`, on the scale `ends`. A failed run counts as the worst run of its environment."""
     scaled = _finite(samples, sign).join(ends, on="environment", how="left")
-    return scaled.with_columns(score=(pl.col("score") - pl.col("zero")) / pl.col("span")).drop("value", "zero", "span")
+    score = (pl.col("score") - pl.col("zero")) / pl.col("span")
+    return scaled.with_columns(score=score.round(DIGITS)).drop("value", "zero", "span")
 
 
 def _finite(samples: pl.DataFrame, sign: int) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Views → the page of a study: what it found, its figures, tables, and what was run."""
+"""Views → the page of a study: the finding, its figures, tables, and what was run."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def html(shown: Views) -> str:
     facts, summary, drawn = shown.facts, shown.summary, charts(shown)
     question = str(facts.get("question") or facts.get("name") or "A study")
     *said, care = answer(shown)
-    found = finding(shown)
+    paragraphs = finding(shown)
     head = [chart for chart in drawn if chart.key in ("difference", "maps", "tradeoff")]
-    if not found:  # without a baseline the scaled standing is the answer
-        found, said = said, []
+    if not paragraphs:  # without a baseline the scaled standing is the answer
+        paragraphs, said = said, []
     return Page(
         kind="study",
         title=question,
         eyebrow=str(facts.get("name", "")),
         question=question,
-        answer=found,
+        answer=paragraphs,
         care=care,
         warnings=[*concerns(shown), *_set_aside(facts)],
         beside=[_figure(chart) for chart in head],
@@ -142,7 +142,9 @@ def _run(shown: Views) -> Section:
     if problems := [str(problem) for problem in facts.get("problems") or ()]:
         parts += [Paragraph("Not read, and so not on this page:", "note"), Items(problems)]
     if words := code.get("words"):
-        parts.append(Paragraph(f"The rows were made by other code than that which wrote this page: {words}.", "note"))
+        parts.append(
+            Paragraph(f"The rows were computed by other code than that which wrote this page: {words}.", "note")
+        )
     if declaration := facts.get("declaration"):
         whole = isinstance(declaration, str)
         text = declaration if whole else json.dumps(declaration, indent=2, ensure_ascii=False, default=str)

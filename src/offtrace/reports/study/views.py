@@ -10,10 +10,19 @@ import numpy as np
 import polars as pl
 
 from offtrace.reports.study import method_names, resampling, statistics
-from offtrace.reports.study.random_returns import RANDOM
 
 UNBIASED = 1e-6
 RETURNS = ("return", "mean return")
+RANDOM: dict[str, float] = {
+    "minatar/asterix": 0.49,
+    "minatar/breakout": 0.38,
+    "minatar/freeway": 0.36,
+    "minatar/seaquest": 0.10,
+    "minatar/space-invaders": 4.04,
+}
+"""The mean return of uniformly random actions, with sticky actions of 0.1 and gymnax's limits; 256 copies × 6,000 steps.
+
+`python benchmarks/random_policies.py` measures them."""
 POINTS = 120  # of a learning curve: more cannot be told apart
 
 Facts = Mapping[str, Any]
@@ -100,13 +109,13 @@ class Views:
     def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""
         panels: dict[str, list[T]] = {}
-        found = {
+        parts = {
             (str(e), str(m)): part for (e, m), part in frame.group_by("environment", "method", maintain_order=True)
         }
-        for environment, method in sorted(found, key=lambda key: [self._place[name] for name in key]):
-            made = line(method, found[environment, method])
-            if made:
-                panels.setdefault(environment, []).extend(made if isinstance(made, list) else [made])
+        for environment, method in sorted(parts, key=lambda key: [self._place[name] for name in key]):
+            drawn = line(method, parts[environment, method])
+            if drawn:
+                panels.setdefault(environment, []).extend(drawn if isinstance(drawn, list) else [drawn])
         return panels
 
     def _sweeps(self) -> dict[str, list[Line]]:
@@ -161,13 +170,13 @@ class Views:
         curves = curves.sort(*statistics.KEYS, "step")
 
         def lines(method: str, part: pl.DataFrame) -> list[Line]:
-            made = []
+            of_method = []
             for _, one in part.group_by("lam", "age", maintain_order=True):
                 one = one[np.unique(np.linspace(0, len(one) - 1, min(len(one), POINTS)).round().astype(int)).tolist()]
                 first = one.row(0, named=True)
                 about = {name: first[name] for name in ("lam", "alpha", "age")} | {"best": first["best_lam"]}
-                made.append(Line(method, one["step"].to_list(), *_bands(one), **about))
-            return made
+                of_method.append(Line(method, one["step"].to_list(), *_bands(one), **about))
+            return of_method
 
         return self._panels(curves, lines)
 
@@ -192,19 +201,19 @@ class Views:
             "Interquartile mean": ("iqm", "low", "high"),
             less: ("difference", "difference_low", "difference_high"),
         }
-        found: dict[str, list[Line]] = {}
+        lines: dict[str, list[Line]] = {}
         for title, names in panels.items():
             for method in self.summary.methods:
                 part = self.at_each_age.filter(pl.col("method") == method).drop_nulls(names[0])
                 if len(part):
                     y, low, high = (_clean(part[name]) for name in names)
-                    found.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
-        return found
+                    lines.setdefault(title, []).append(Line(method, part["age"].to_list(), y, low, high))
+        return lines
 
     def edges(self, name: str = "alpha") -> pl.DataFrame:
         """The settings with more than two values of α (or λ), and whether the tuned one is the smallest or largest: `edge`.
 
-        λ could not go on beyond 0 and 1, which are no edges.
+        0 and 1 are no edges for λ, which cannot lie beyond them.
         """
         table, places = self.summary.table.drop_nulls(name), ["environment", "method"]
         source = table if name == "lam" else self.summary.configurations.drop_nulls(name)
@@ -222,7 +231,7 @@ class Views:
 
         The intervals of both do not overlap there. A method that is behind at every λ is left out.
         """
-        found: dict[str, set[float]] = {}
+        behind_at: dict[str, set[float]] = {}
         for lines in self.sweeps.values():
             base = next((line for line in lines if line.method == self.summary.baseline and not line.level), None)
             for line in lines:
@@ -231,8 +240,8 @@ class Views:
                 behind = [_behind(line, base, i, self.summary.better) for i in range(len(line.x))]
                 start = next((i + 1 for i in reversed(range(len(behind))) if not behind[i]), 0)
                 later = set(line.x[start:]) if start else set()
-                found[line.method] = found.get(line.method, later) & later
-        return {method: min(lams) for method, lams in found.items() if lams}
+                behind_at[line.method] = behind_at.get(line.method, later) & later
+        return {method: min(lams) for method, lams in behind_at.items() if lams}
 
     def _tradeoff(self, rows: pl.DataFrame) -> dict[str, list[Cloud]]:
         """Mean contraction and variance over λ. The contraction is the middle of its guaranteed interval."""
@@ -276,16 +285,16 @@ def titles(environments: list[str]) -> dict[str, str]:
     given = {
         name: [tuple(one.partition("=")[::2]) for one in text.split(",") if one] for name, (_, text) in parts.items()
     }
-    made = {}
+    titles_of = {}
     for name, (kind, _) in parts.items():
         like = [given[other] for other in environments if parts[other][0] == kind]
         differing = [(key, value) for key, value in given[name] if any((key, value) not in other for other in like)]
         told = ", ".join(f"{key} {value}".strip() for key, value in differing)
         kind = kind.rpartition("/")[2]  # a game's name is enough
         title = kind.replace("-", " ") if kind == kind.lower() else kind
-        made[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
-    unique = len(set(made.values())) == len(made)
-    return made if unique else {name: name for name in environments}
+        titles_of[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
+    unique = len(set(titles_of.values())) == len(titles_of)
+    return titles_of if unique else {name: name for name in environments}
 
 
 def _behind(line: Line, base: Line, i: int, better: int) -> bool:

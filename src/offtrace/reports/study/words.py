@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from offtrace._shared.number_text import listed, number, with_interval
+from offtrace._shared.number_text import counted, listed, number, with_interval
 from offtrace.reports.study.views import Facts, Views
 
 METRICS = {
@@ -87,7 +87,7 @@ def of_ages(shown: Views) -> str:
     """A sentence that says what the age of the data means."""
     if shown.facts.get("task") != "deep":
         return "Age counts how long ago the behaviour policy was the current one."
-    said = "Data are as old as the memory is long: so many frames it holds."
+    said = "The age of the data is the number of frames that the memory holds."
     per_update = shown.facts.get("frames per update")
     if per_update:
         ages = sorted(shown.summary.configurations["age"].drop_nulls().unique().to_list())
@@ -97,7 +97,7 @@ def of_ages(shown: Views) -> str:
 
 
 def finding(shown: Views) -> list[str]:
-    """What the study found, in the metric's own units: differences from the baseline, and what λ does; nothing for maps."""
+    """The finding, in the metric's own units: differences from the baseline, and what λ does; nothing for maps."""
     summary = shown.summary
     places = {row["environment"] for row in summary.against.iter_rows(named=True)}
     of_mean = "" in places and shown.facts.get("task") != "deep"
@@ -297,11 +297,11 @@ def _care(shown: Views) -> str:
     if failed:
         parts.append(
             f"{failed:,} of {int(table['n'].sum()):,} runs{' at a tuned α' * ('α' in settings(shown))} failed (not finite); "
-            "they count as the worst run."
+            "a failed run counts as the worst one."
         )
     if summary.diverged:
         at = " at a tuned α" * ("α" in settings(shown))
-        parts.append(f"The learner diverged in {summary.diverged:,} runs{at}, over all λ.")
+        parts.append(f"The learner diverged in {counted(summary.diverged, 'run')}{at}, over all λ.")
     if not shown.at_each_age.is_empty():
         parts.append("Each interval is for one comparison; of many, some leave out zero by chance.")
     left_out = [method for method in summary.methods if method not in summary.iqm["method"].to_list()]

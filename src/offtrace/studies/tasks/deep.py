@@ -46,19 +46,19 @@ def run(job: Job) -> tuple[Columns, Columns]:
 
 
 def _folder(job: Job, game: str) -> Path | None:
-    """Where a unit keeps its checkpoints, so that it goes on if it is killed; None if it must begin anew.
+    """The folder of a unit's checkpoints, from which it resumes after it was killed; None if it must start again.
 
-    It must if the records are on another machine, and if it is a Gymnasium game: that would go on with new episodes, and a result
-    must not depend on when a worker was killed. Checkpoints that are damaged are removed.
+    It must start again if the records are on another machine, or if it is a Gymnasium game: that would resume with new episodes,
+    and a result must not depend on when a worker was killed. Checkpoints that are damaged are removed.
     """
     folder = Path(job.unfinished)
     if not job.unfinished or game.startswith("gym/") or not folder.parents[1].is_dir():
         return None
     from offtrace.deep import CheckpointError, checkpoints
 
-    for path in checkpoints.found(folder):
+    for path in checkpoints.in_folder(folder):
         try:
-            checkpoints.about(path)
+            checkpoints.require_whole(path)
         except CheckpointError:
             path.unlink()
     return folder

@@ -19,15 +19,6 @@ function widthOf(host) {
   if (host.width === undefined) { host.width = host.clientWidth; widths.observe(host); }
   return host.width;
 }
-const PLAIN = new Intl.NumberFormat("en", { maximumFractionDigits: 6, useGrouping: false }), GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
-function format(x) {
-  if (x === Infinity) return "∞";
-  if (!Number.isFinite(x)) return "–";
-  const size = Math.abs(x);
-  if (size < 1e-12) return "0";
-  if (size < 1e-3 || size >= 1e6) return x.toExponential(2).replace("e+", "e").replace(/-/g, "−");
-  return (size >= 1e4 ? GROUPED : PLAIN).format(Number(x.toPrecision(4))).replace("-", "−");
-}
 /** A number at an axis; powers of ten, where the axis has them, as such. */
 const SMALL = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 const tick = (x, log) => (log && (x < 0.01 || x >= 1e4) ? `10${[...String(Math.round(Math.log10(x)))].map((c) => SMALL[c]).join("")}` : format(x));

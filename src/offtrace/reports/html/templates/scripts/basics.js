@@ -12,6 +12,17 @@ function html(tag, properties = {}, parent = null) {
   if (parent) parent.append(made);
   return made;
 }
+const [PLAIN, GROUPED] = [false, true].map((useGrouping) => new Intl.NumberFormat("en", { maximumFractionDigits: 12, useGrouping }));
+/** A number with so many significant digits; – where there is none. */
+function format(x, digits = 4) {
+  if (x === Infinity) return "∞";
+  if (!Number.isFinite(x)) return "–";
+  const size = Math.abs(x);
+  if (size < 1e-12) return "0";
+  if (size >= 1e6 && size < 1e9) return `${format(x / 1e6, digits)}M`;
+  if (size < 1e-3 || size >= 1e9) return x.toExponential(digits - 2).replace("e+", "e").replace(/-/g, "−");
+  return (size >= 1e4 ? GROUPED : PLAIN).format(Number(x.toPrecision(digits))).replace("-", "−");
+}
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((k) => k >= raw * 0.999), found = [];

@@ -15,12 +15,12 @@ function node(tag, attributes = {}, parent = null, text = null) {
   return made;
 }
 const given = (x) => x !== null && x !== undefined;
-function format(x) {
-  if (!given(x)) return "–";
-  const size = Math.abs(x);
-  if (size >= 1e6 && size < 1e9) return `${format(x / 1e6)}M`;
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return x.toExponential(1).replace("e+", "e").replace("-", "−");
-  return Number(x.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6, useGrouping: size >= 1e4 }).replace("-", "−");
+/** Numbers at an axis, with as many digits as it takes to tell them apart. */
+function axisLabels(values) {
+  for (let digits = 4; ; digits++) {
+    const labels = values.map((x) => format(x, digits));
+    if (digits === 12 || new Set(labels).size === labels.length) return labels;
+  }
 }
 const range = (low, high) => (given(low) && given(high) ? `[${format(low)}, ${format(high)}]` : "");
 

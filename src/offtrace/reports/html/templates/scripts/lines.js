@@ -2,23 +2,22 @@
 
 let clips = 0;
 function frame(svg, W, H, x, y, options) {
-  const long = (values) => Math.max(...values.map((v) => format(v).length));
-  const yTicks = options.ylog ? logTicks(...y, 5) : ticks(...y, 5);
-  const edge = { left: 12 + 7 * long(yTicks), right: 16, top: 22, bottom: 36 };
+  const yTicks = options.ylog ? logTicks(...y, 5) : ticks(...y, 5), yLabels = axisLabels(yTicks);
+  const edge = { left: 12 + 7 * Math.max(...yLabels.map((label) => label.length)), right: 16, top: 22, bottom: 36 };
   const X = scale(...x, edge.left, W - edge.right, options.xlog), Y = scale(...y, H - edge.bottom, edge.top, options.ylog);
   svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
-  for (const tick of yTicks) {
+  yTicks.forEach((tick, i) => {
     node("line", { class: "grid", x1: edge.left, x2: W - edge.right, y1: Y(tick), y2: Y(tick) }, svg);
-    node("text", { x: edge.left - 6, y: Y(tick) + 4, "text-anchor": "end" }, svg, format(tick));
-  }
+    node("text", { x: edge.left - 6, y: Y(tick) + 4, "text-anchor": "end" }, svg, yLabels[i]);
+  });
   node("line", { class: "axis", x1: edge.left, x2: W - edge.right, y1: H - edge.bottom, y2: H - edge.bottom }, svg);
-  const xTicks = options.xlog ? logTicks(...x, 5) : ticks(...x, clamp(Math.floor(W / 75), 3, 6));
-  for (const tick of xTicks) {
+  const xTicks = options.xlog ? logTicks(...x, 5) : ticks(...x, clamp(Math.floor(W / 75), 3, 6)), xLabels = axisLabels(xTicks);
+  xTicks.forEach((tick, i) => {
     node("line", { class: "axis", x1: X(tick), x2: X(tick), y1: H - edge.bottom, y2: H - edge.bottom + 4 }, svg);
-    const room = 3.4 * format(tick).length;  // half of the label: at the right edge it must not be cut
+    const room = 3.4 * xLabels[i].length;  // half of the label: at the right edge it must not be cut
     const anchor = X(tick) + room > W ? "end" : "middle";
-    node("text", { x: anchor === "end" ? W : X(tick), y: H - edge.bottom + 17, "text-anchor": anchor }, svg, format(tick));
-  }
+    node("text", { x: anchor === "end" ? W : X(tick), y: H - edge.bottom + 17, "text-anchor": anchor }, svg, xLabels[i]);
+  });
   node("text", { x: 2, y: 11 }, svg, options.ylabel);
   node("text", { x: W - edge.right, y: H - 3, "text-anchor": "end" }, svg, options.xlabel);
   const id = `clip${clips++}`;

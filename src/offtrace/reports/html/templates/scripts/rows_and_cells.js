@@ -12,10 +12,11 @@ function forest(rows, options) {
     const [low, high] = [Math.min(...ends), Math.max(...ends)], pad = options.domain ? 0 : (high - low) * 0.04 || 0.1;
     const X = scale(low - pad, high + pad, left, W - right), inside = (x) => clamp(x, low - pad, high + pad);
     svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
-    for (const tick of ticks(low - pad, high + pad, clamp(Math.floor((W - left - right) / 55), 2, 5))) {
+    const xTicks = ticks(low - pad, high + pad, clamp(Math.floor((W - left - right) / 55), 2, 5)), labels = axisLabels(xTicks);
+    xTicks.forEach((tick, i) => {
       node("line", { class: "grid", x1: X(tick), x2: X(tick), y1: top, y2: H - bottom }, svg);
-      node("text", { x: X(tick), y: H - bottom + 16, "text-anchor": "middle" }, svg, format(tick));
-    }
+      node("text", { x: X(tick), y: H - bottom + 16, "text-anchor": "middle" }, svg, labels[i]);
+    });
     if (given(options.reference)) node("line", { class: "ref", x1: X(options.reference), x2: X(options.reference), y1: top, y2: H - bottom }, svg);
     node("text", { x: W - right, y: H - 4, "text-anchor": "end" }, svg, options.xlabel);
     const Y = (i) => top + gap * (i + 0.5);
