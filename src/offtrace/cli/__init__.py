@@ -27,6 +27,7 @@ COMMANDS = {
     "logs evaluate": ("log_evaluate:evaluate", "what a target policy is worth, by a trace and the standard estimators"),
     "logs sweep": ("logs:sweep", "the same by a trace alone, from files that need not fit into memory together"),
     "logs estimators": ("logs:estimators", "the estimators: what each computes, and what it needs"),
+    "diagnose": ("diagnose:diagnose", "what is wrong with the log-probabilities of a batch that a trainer has saved"),
     "explore": ("tables:explore", "see what a trace does: one page, live, without a network"),
     "doctor": ("doctor:doctor", "which backends, devices and extras are here, and whether they work"),
     "methods": ("tables:methods", "all learning methods: equation, source, what is proven, what each needs"),
