@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/loss_table.py            prints the table
     .venv/bin/python benchmarks/loss_table.py --figure   also draws docs/losses.png
 
-Nothing is sampled: all rows of an MDP are listed. π, π_prox and μ are apart: μ is as of some updates ago, π_prox a quarter of
-the way. Advantages are Q^π − V^π.
+Nothing is sampled: all rows of an MDP are listed, and long ones counted (`long_losses`). π, π_prox and μ are apart: μ is as of
+some updates ago, π_prox a quarter of the way. Advantages are Q^π − V^π.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from long_losses import long_loss
+from long_rows import forgetting, remembering
 
 from offtrace.policy import gradient_moments, losses, token_rows
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOKENS, DRIFTS, TASKS, ROWS = (4, 8, 12), (0.2, 0.8, 1.6), 6, 64
+LONG = (("forgets", 64), ("forgets", 512), ("remembers", 64))
+"""Rows whose context one token in ten sets, and rows whose context is the score so far; and their tokens."""
+RATIOS, RARE = (1.05, 1.2), 0.1
+"""The ratio π/μ of a token, or its inverse; and how often a token sets the context."""
 SAME = ("grpo", "dr_grpo")  # as ppo, but for the mean over rows
 AGAINST_MU = {"prefix": "prefix, π_prox = μ"}
 
@@ -36,15 +42,30 @@ def cell(name: str, tokens: int, drift: float) -> tuple[float, float, float]:
     return float(bias), float(spread), float(aligned)
 
 
-def main() -> None:
-    """Print, and draw."""
-    columns = [(tokens, drift) for tokens in TOKENS for drift in DRIFTS]
-    shown = [name for name in losses() if name not in SAME]
-    table = {name: [cell(name, *column) for column in columns] for name in shown}
-    heads = " | ".join(f"{tokens} tokens, {drift:g}" for tokens, drift in columns)
-    print(f"| loss | {heads} |\n|---|{'---|' * len(columns)}")
+def long_cell(name: str, kind: str, tokens: int, ratio: float) -> tuple[float, float, float]:
+    """The same of long rows, counted."""
+    automaton = forgetting(ratio, rare=RARE) if kind == "forgets" else remembering(ratio, tokens)
+    g = long_loss(automaton, tokens, losses()[name], share=1.0 if name in AGAINST_MU else 0.25)
+    return g.bias, g.spread, g.alignment(ROWS)
+
+
+def printed(table: dict[str, list[tuple[float, float, float]]], heads: list[str]) -> None:
+    """A table as Markdown."""
+    print(f"| loss | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
     for name, cells in table.items():
         print(f"| {AGAINST_MU.get(name, name)} | " + " | ".join(f"{b:.2f}, **{a:.2f}**" for b, _, a in cells) + " |")
+
+
+def main() -> None:
+    """Print, and draw."""
+    shown = [name for name in losses() if name not in SAME]
+    columns = [(tokens, drift) for tokens in TOKENS for drift in DRIFTS]
+    table = {name: [cell(name, *column) for column in columns] for name in shown}
+    printed(table, [f"{tokens} tokens, {drift:g}" for tokens, drift in columns])
+    print()
+    long_columns = [(*rows, ratio) for rows in LONG for ratio in RATIOS]
+    long_table = {name: [long_cell(name, *column) for column in long_columns] for name in shown if name != "gmpo"}
+    printed(long_table, [f"{kind}, {tokens} tokens, {ratio:g}" for kind, tokens, ratio in long_columns])
     if "--figure" in sys.argv:
         draw(table, columns)
 

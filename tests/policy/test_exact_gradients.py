@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from offtrace.policy import TokenRows, gradient_moments, token_rows
+from offtrace.policy import TokenRows, gradient_moments, losses, token_rows
 
 ROOT = Path(__file__).parents[2]
 IS = ot.ImportanceSampling()
@@ -136,6 +137,29 @@ def test_long_rows_are_counted_as_if_they_were_listed(tables: Any, kind: str) ->
             np.testing.assert_allclose(found.gradient, wanted.gradient, atol=1e-13)
             np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-13)
             np.testing.assert_allclose(found.variance, wanted.variance, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in losses() if name != "gmpo"])
+@pytest.mark.parametrize("kind", ["forgets", "remembers"])
+def test_long_rows_of_losses_are_counted_as_if_they_were_listed(tables: Any, name: str, kind: str) -> None:
+    pytest.importorskip("torch")
+    long_rows, long_losses = importlib.import_module("long_rows"), importlib.import_module("long_losses")
+    steps = 4 if kind == "forgets" else 8
+    automaton = long_rows.remembering(1.3, steps) if kind == "remembers" else long_rows.forgetting(1.3, rare=0.2)
+    logs = long_losses.logs_of(automaton, 0.25)
+    loss = losses()[name]
+    if name == "opsm":
+        loss = replace(loss, keep_negative=0.01)
+    task = listed(automaton, steps)
+    token = np.array(list(product(range(automaton.mu.shape[1]), repeat=steps)))
+    log_prox = logs.prox[task.prefix, token]
+    np.testing.assert_allclose(np.exp(logs.prox).sum(1), 1.0)
+    found, wanted = (
+        long_losses.long_loss(automaton, steps, loss),
+        gradient_moments(replace(task, log_prox=log_prox), loss),
+    )
+    np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-12)
+    np.testing.assert_allclose(found.variance, wanted.variance, rtol=1e-9)
 
 
 def cells(text: str) -> list[list[str]]:
