@@ -54,8 +54,8 @@ def targets(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
-    stack: str | None = None,
-    transform: Transform | None = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
@@ -107,8 +107,8 @@ def corrections(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
-    stack: str | None = None,
-    transform: Transform | None = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
@@ -160,8 +160,8 @@ def state_targets(
     skip: Array | None = None,
     pair: Array | None = None,
     time_major: Option = None,
-    stack: str | None = None,
-    transform: Transform | None = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> StateTargets[Array]:
@@ -207,8 +207,7 @@ def state_targets(
         )
     except BadValueError as error:
         raise call.explained(error) from None
-    target, *differences = map(call.restored, states)
-    return StateTargets(target if transform is None else to_values(call.backend, transform, target), *differences)
+    return StateTargets(*map(call.restored, (call.as_values(states[0]), *states[1:])))
 
 
 @refuses_done
@@ -285,6 +284,13 @@ class Prepared(NamedTuple, Generic[Array]):
         at = self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
         return at if self.stacked is None else self.stacked.index_given(at)
 
+    def as_values(self, returns: Array) -> Array:
+        """Targets in the scale of the values that came in, before they are restored."""
+        if self.transform is None:
+            return returns
+        values, valid = to_values(self.backend, self.transform, returns), self.arrays.get("valid")
+        return values if valid is None else self.backend.xp.where(self.backend.array("valid", valid) != 0, values, 0.0)
+
     def restored(self, out: Array) -> Array:
         """A result in the layout that came in, 0 at skipped steps."""
         out = self.layout.restored(out if self.skips is None else self.skips.restored(out))
@@ -344,5 +350,4 @@ def _run(
     if uncorrected and not add_q:  # its return is found without q
         out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
         out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
-    out = call.restored(out)
-    return to_values(backend, transform, out) if transform is not None and add_q else out
+    return call.restored(call.as_values(out) if add_q else out)

@@ -156,19 +156,23 @@ def quantile_targets(
         own = xp.where(x.valid[..., None], x.values, 0.0)
         of_own = xp.ones_like(own) / own.shape[-1]
     lags = min(T, eligibility_of(rule).horizon or T, T if reach is None else whole("reach", reach))
-    k, G, Γ = xp.cumsum(xp.ones_like(x.reward[0], dtype=int), 0) - 1, 0.0 * x.reward, 0.0 * x.reward + 1.0
-    out_atoms, out_weights = [], []
+    k: Any = xp.cumsum(xp.ones_like(x.reward[0], dtype=int), 0) - 1
+    sums, factor = 0.0 * x.reward[..., None], 0.0 * x.reward[..., None] + 1.0  # G_{k:t} and γ_k ··· γ_{t-1}
+    every_atom: list[Any] = []
+    every_weight: list[Any] = []
+
+    def add(scale: Any, of_atoms: Any, step_atoms: Any) -> None:
+        read = scale != 0.0
+        every_weight.append(xp.where(read, scale * of_atoms, 0.0))
+        every_atom.append(xp.where(read, sums + factor * step_atoms, 0.0))
+
     for lag in range(lags):
         t, later = xp.clip(k + lag, None, T - 1), xp.clip(k + lag + 1, None, T - 1)
-        weight = xp.where(k + lag < T, β[:, k, t], 0.0)[..., None]
-        weight_own = xp.where(k + lag + 1 < T, β[:, k, later], 0.0)[..., None]
-        G, Γ = G + Γ * x.reward[:, t], Γ * x.discount[:, t]
-        of_lag = ((weight, weights[:, t], ahead[:, t]), (-weight_own, of_own[:, later], own[:, later]))
-        for scale, of_values, values in of_lag[: 1 if lag + 1 == lags else 2]:
-            read = scale != 0.0
-            out_weights.append(xp.where(read, scale * of_values, 0.0))
-            out_atoms.append(xp.where(read, G[..., None] + Γ[..., None] * values, 0.0))
-    return WeightedAtoms(*(x.restored(do.constant(xp.concatenate(a, -1))) for a in (out_atoms, out_weights)))
+        sums, factor = sums + factor * x.reward[:, t, None], factor * x.discount[:, t, None]
+        add(xp.where(k + lag < T, β[:, k, t], 0.0)[..., None], weights[:, t], ahead[:, t])
+        if lag + 1 < lags:
+            add(xp.where(k + lag + 1 < T, -β[:, k, later], 0.0)[..., None], of_own[:, later], own[:, later])
+    return WeightedAtoms(*(x.restored(do.constant(xp.concatenate(a, -1))) for a in (every_atom, every_weight)))
 
 
 class _Rows(Generic[Array]):

@@ -11,6 +11,7 @@ forms δ in the space of returns, and gives back h of the target:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -24,7 +25,7 @@ from offtrace.traces.base import number
 
 
 class Transform(ABC):
-    """An increasing function h with h(0) = 0, and its inverse, by functions that NumPy, PyTorch and JAX spell alike.
+    """An increasing function h and its inverse, by functions that NumPy, PyTorch and JAX spell alike.
 
     >>> class Halved(Transform):
     ...     def forward(self, xp, returns):
@@ -97,7 +98,7 @@ def _halves(xp: Module, x: Any) -> tuple[Any, Any]:
 
 def to_returns(do: Backend[Array], transform: Transform, arrays: dict[str, Any]) -> dict[str, Any]:
     """The arrays of a call with values as returns. Half precision is transformed in float32."""
-    _check(transform)
+    as_transform(transform)
     there = {name: arrays[name] for name in ("q", "value", "next_value") if arrays.get(name) is not None}
     return arrays | {name: _within(do, transform.inverse, name, array) for name, array in there.items()}
 
@@ -112,15 +113,15 @@ def _within(do: Backend[Array], function: Any, name: str, given: Any) -> Any:
     if do.letter(array.dtype) in "biu":
         raise TypeError(f"{name} must be of a floating dtype, got {array.dtype}")
     wide = do.cast(array, do.xp.float32) if array.dtype.itemsize < 4 else array
-    with np.errstate(all="ignore"):  # NaN may stand where nothing is read
+    with np.errstate(all="ignore") if do.xp is np else nullcontext():  # NaN may stand where nothing is read
         return do.cast(function(do.xp, wide), array.dtype)
 
 
-def _check(transform: object) -> None:
+def as_transform(transform: object) -> Transform:
+    """The transform, if it is one."""
     if not isinstance(transform, Transform):
         raise TypeError(f"transform must be one such as offtrace.SignedHyperbolic(), got {transform!r}")
-    if transform.forward(np, np.zeros(1))[0] != 0.0:
-        raise ValueError(f"{transform!r} maps a return of 0 to another value: h(0) must be 0, which padding holds")
+    return transform
 
 
 def two_hot(values: Array, support: Array) -> Array:
