@@ -72,8 +72,12 @@ def mixed(xp: Module, loops: Loops, x: Mixture) -> Tensor:
         return G, Γ, C + beyond * below - g * first
 
     zero = 0.0 * x.reward
-    C = loops.repeat(T, add, (zero, zero + 1.0, 0.0 * x.own))[2]
-    slope = (C[..., 1:] - C[..., :-1]) / (x.support[1:] - x.support[:-1])
+    return masses_of(xp, loops.repeat(T, add, (zero, zero + 1.0, 0.0 * x.own))[2], x.support)
+
+
+def masses_of(xp: Module, C: Tensor, support: Tensor) -> Tensor:
+    """The projected masses of a distribution whose C is known on the support."""
+    slope = (C[..., 1:] - C[..., :-1]) / (support[1:] - support[:-1])
     one = xp.ones_like(C[..., :1])
     return xp.concatenate([slope, one], -1) - xp.concatenate([0.0 * one, slope], -1)
 

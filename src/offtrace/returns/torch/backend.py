@@ -94,9 +94,14 @@ class TorchBackend(Backend[Tensor]):
         return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
 
     def mixed(self, x: Mixture) -> Tensor:
-        """On the CPU by the compiled loop, else by tensor operations; in float64."""
-        if x.own.is_cpu and not seen_by_torch(*x):
-            return torch.from_numpy(mixtures.mixed(Mixture(*map(self.as_numpy, x))))
+        """On the CPU by the compiled loop, on CUDA by a kernel, else by tensor operations; in float64."""
+        if not seen_by_torch(*x):
+            if x.own.is_cpu:
+                return torch.from_numpy(mixtures.mixed(Mixture(*map(self.as_numpy, x))))
+            if x.own.is_cuda:
+                from offtrace.returns.triton import mixtures as kernels
+
+                return kernels.mixed(x)
         return mixed(torch, LOOPS, Mixture(*(a.double() for a in x)))
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
