@@ -204,7 +204,7 @@ def extremes() -> dict[str, np.ndarray]:
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, loss in losses().items():
         yield f"loss, {name}", as_on_the_host(loss)
-    for trace in (ot.Retrace(0.9), *trajectory_aware(0.9), ot.NStep(3)):
+    for trace in (ot.Retrace(0.9), *trajectory_aware(0.9)):
         yield f"distributions, {trace!r}", partial(distributions, trace)
     for trace in (ot.Retrace(0.9), *trajectory_aware(0.9)):
         for shape in ((4096, 256), (512, 1024), (64, 5000)):
