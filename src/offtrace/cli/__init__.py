@@ -16,6 +16,8 @@ from offtrace.cli import errors
 
 COMMANDS = {
     "audit": ("tables:audit", "decide every lemma, theorem and convergence claim of the paper"),
+    "certify": ("certify:certify", "how fast a trace contracts on a finite MDP, with a proof"),
+    "check": ("certify:check", "verify a proof that `offtrace certify` or `offtrace audit` has written"),
     "study run": ("study:run", "run what has not been run yet of a declared grid of traces"),
     "study status": ("study:status", "show what there is of a study"),
     "study list": ("study:list_studies", "list the shipped studies, and those that have been run"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
 from numpy.typing import ArrayLike
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike
 from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.randomness import Seed
+from offtrace.operators import proofs
 from offtrace.operators.conditions import Condition, product_condition, recursive_condition
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
@@ -43,6 +46,8 @@ class Certificate:
     tolerance: float
     certain: bool = True
     """Whether the intervals are guaranteed, given `assumption`; if not, the verdict is "undecided"."""
+    verified: tuple[str, ...] = ()
+    """What `check_proof` has verified in the file of the proof, if one was asked for."""
 
     @property
     def converges(self) -> bool | None:
@@ -95,6 +100,7 @@ class Certificate:
         wide = max(len(name) for name, _ in rows)
         return "\n".join(
             [f"{named(self.trace)}: {self.verdict}", *(f"  {name:<{wide}}  {value}" for name, value in rows)]
+            + [f"  verified: {sentence}" for sentence in self.verified]
         )
 
     def _repr_html_(self) -> str:
@@ -111,10 +117,14 @@ def certify(
     seed: Seed = 0,
     *,
     values: Literal["action", "state"] = "action",
+    proof: str | Path | None = None,
 ) -> Certificate:
     """Compute ‖Z‖ and the spectral radius, check the conditions of the theory, and say what follows.
 
     `values="state"` is about the operator on state values (`StateOperator`): β is its b there, and ρ what δ carries.
+
+    `proof` is a file to which the claims and their witnesses are written as exact rationals; `offtrace check FILE`, a program of
+    its own, verifies it. Intervals are then those that it accepts. `Unprovable` says why there is no proof of that form.
 
     >>> import offtrace as ot
     >>> from offtrace.mdps import alternating
@@ -132,18 +142,41 @@ def certify(
     kind = StateOperator if values == "state" else Operator
     op = kind(trace, mdp, target=target, behavior=behavior, tolerance=tolerance, budget=budget, seed=seed)
     contraction = op.contraction
+    radius, recursive, verified = op.spectral_radius, recursive_condition(op.histories), ()
+    if proof is not None:
+        contraction, radius, verified = _proven(proof, op, target, behavior, recursive)
     verdict = "contracts" if contraction < 1 else "expands" if contraction > 1 else "undecided"
     return Certificate(
         verdict if op.certain else "undecided",
         trace,
         contraction,
-        op.spectral_radius,
+        radius,
         product_condition(op.histories),
-        recursive_condition(op.histories),
+        recursive,
         op.setting.gamma,
         op.one_step,
         op.method,
         op.assumption,
         tolerance,
         op.certain,
+        verified,
     )
+
+
+def _proven(
+    path: str | Path, op: Operator | StateOperator, target: ArrayLike, behavior: ArrayLike, recursive: Condition
+) -> tuple[Interval, Interval, tuple[str, ...]]:
+    """Write the proof; ‖Z‖ and the spectral radius as far as it shows them, and what has been verified."""
+    if isinstance(op, StateOperator):
+        raise proofs.Unprovable("there are proofs for the operator on action values only")
+    history = None
+    if recursive.violation is not None:
+        history = [s * op.setting.A + a for s, a in recursive.violation.pairs]
+    made = proofs.proof(op.trace, op.mdp, target, behavior, history=history)
+    verified = proofs.write(path, made)
+    known = {claim["claim"]: float(Fraction(claim["number"])) for claim in made["claims"] if "number" in claim}
+    norm, radius = (
+        Interval(max(0.0, known.get(f"{what} at least", 0.0)), known.get(f"{what} at most", math.inf))
+        for what in ("norm", "radius")
+    )
+    return norm, radius, verified
