@@ -231,7 +231,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:  # what leaves the range is thrown away
         patch.setattr(plans, "WALKED", 128)
         patch.setattr(cuda, "_plans", {})
-        return cuda.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
+        return cuda.correct(trace, x, lags, add_q=False)[0].numpy().reshape(arrays["reward"].shape)
 
 
 @some(TRACES)

@@ -67,7 +67,7 @@ def run(trace: Any, arrays: dict[str, Any]) -> np.ndarray:
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(x["reward"].shape[1])
     poisoned.last.clear()
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        found = cuda.correct(trace, {"valid": None, **x}, lags, add_q=False)
+        found = cuda.correct(trace, {"valid": None, **x}, lags, add_q=False)[0]
     assert any(found is fresh for fresh in poisoned.last)
     return found.numpy().reshape(arrays["reward"].shape)
 

@@ -70,7 +70,7 @@ def targets(trace, x):
 
 
 def states(trace, x):
-    cuda.correct_states(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]))
+    cuda.correct(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]), add_q=None)
 
 
 plans.SMALL = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import Layout, SkipsRemoved, batch_first, layout_of, rule_batch_first
+from offtrace.returns.inputs import SkipsRemoved, agreed_rule, batch_first, layout_of, rule_batch_first
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
 from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
@@ -80,7 +80,7 @@ def targets(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, True, time_major, differentiable, check)
+    return _run(as_rule(trace), arrays, True, time_major, differentiable, check)[0]
 
 
 @refuses_done
@@ -118,7 +118,7 @@ def corrections(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, False, time_major, differentiable, check)
+    return _run(as_rule(trace), arrays, False, time_major, differentiable, check)[0]
 
 
 class StateTargets(NamedTuple, Generic[Array]):
@@ -189,14 +189,7 @@ def state_targets(
         "reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
     }  # fmt: skip
-    call = prepared(rule, arrays, time_major, differentiable)
-    try:
-        states = call.backend.correct_states(
-            as_trace(call.rule), call.arrays, differentiable=differentiable, check=check
-        )
-    except BadValueError as error:
-        raise error.with_index(call.index_given(error.at)) from None
-    return StateTargets(*map(call.restored, states))
+    return StateTargets(*_run(rule, arrays, None, time_major, differentiable, check))
 
 
 @refuses_done
@@ -249,58 +242,33 @@ def targets_from_c(c: Array, *, horizon: int | None = None, **arrays: Any) -> Ar
     return targets(GivenCoefficients(backend.as_parameter("c", c), horizon=horizon), **arrays)
 
 
-class Prepared(NamedTuple, Generic[Array]):
-    """A call whose arrays are [T] or [B, T], batch first, without skipped steps."""
-
-    backend: Backend[Array]
-    rule: Rule
-    arrays: Mapping[str, object]
-    layout: Layout
-    skips: SkipsRemoved[Array] | None
-
-    def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
-        """An index of these arrays as one of those that came in."""
-        return self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
-
-    def restored(self, out: Array) -> Array:
-        """A result in the layout that came in, 0 at skipped steps."""
-        return self.layout.restored(out if self.skips is None else self.skips.restored(out))
-
-
-def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differentiable: bool) -> Prepared[Any]:
-    """The call with its backend; arrays and what a rule holds by step are turned alike."""
-    backend: Backend[Any] = backend_of(arrays, differentiable)
-    layout = layout_of(arrays, time_major)
-    if not layout.is_batch_first:
-        rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
-    skip, skips = arrays.pop("skip"), None
-    if skip is not None:
-        try:
-            skips = SkipsRemoved[Any](backend, skip, arrays)
-            rule, arrays = skips.rule(rule), skips.without(arrays)
-        except BadValueError as error:
-            raise error.with_index(layout.index_given(error.at)) from None
-    return Prepared(backend, rule, arrays, layout, skips)
-
-
 def _run(
-    trace: Rule,
+    rule: Rule,
     arrays: dict[str, Any],
-    add_q: bool,
+    add_q: bool | None,
     time_major: bool | None,
     differentiable: bool,
     check: bool | None,
-) -> Any:
-    """q + Δ, or Δ, by the backend whose arrays these are."""
-    call = prepared(as_rule(trace), arrays, time_major, differentiable)
-    backend, uncorrected = call.backend, call.rule.uncorrected
+) -> tuple[Any, ...]:
+    """q + Δ or Δ; without `add_q` what `state_targets` returns. The backend is that whose arrays these are.
+
+    It takes arrays [T] or [B, T], batch first, without skipped steps; what it returns, and the index of a bad value, is put
+    back into the layout that came in.
+    """
+    backend: Backend[Any] = backend_of(arrays, differentiable)
+    layout, skips = layout_of(arrays, time_major), None
+    rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
+    skip = arrays.pop("skip")
     try:
-        out = backend.correct(
-            call.rule, call.arrays, add_q=add_q or uncorrected, differentiable=differentiable, check=check
-        )
+        if skip is not None:
+            removed = SkipsRemoved[Any](backend, skip, arrays)
+            rule, arrays, skips = removed.rule(rule), removed.without(arrays), removed
+        trace, read = agreed_rule(backend, rule, arrays)
+        wanted = True if rule.uncorrected else add_q
+        outs = backend.correct(trace, read, add_q=wanted, differentiable=differentiable, check=check)
     except BadValueError as error:
-        raise error.with_index(call.index_given(error.at)) from None
-    if uncorrected and not add_q:  # its return is found without q
-        out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
-        out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
-    return call.restored(out)
+        raise error.with_index(layout.index_given(error.at if skips is None else skips.index_given(error.at))) from None
+    if rule.uncorrected and not add_q:  # its return is computed without q
+        excess, valid = outs[0] - backend.array("q", arrays["q"]), arrays.get("valid")
+        outs = (excess if valid is None else backend.xp.where(backend.array("valid", valid) != 0, excess, 0.0),)
+    return tuple(layout.restored(out if skips is None else skips.restored(out)) for out in outs)

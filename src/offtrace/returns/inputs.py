@@ -220,15 +220,17 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
 
 
 def agreed_rule(backend: Backend[Array], rule: Rule, arrays: Mapping[str, object]) -> tuple[Trace, Agreed[Array]]:
-    """The rule for β, and the arrays that it reads, which agree.
+    """The rule for β, and the arrays that it reads, which agree. With a `value` in the place of q they are those of states.
 
     An uncorrected return is q + Δ of Q(λ), where q_t is the value that step t − 1 bootstraps from.
     """
-    found = agree(backend, needed(backend, rule, arrays))
+    if "value" in arrays:
+        return as_trace(rule), agree(backend, needed_on_states(backend, as_trace(rule), arrays))
+    read = agree(backend, needed(backend, rule, arrays))
     if not rule.uncorrected:
-        return as_trace(rule), found
-    read = {name: found.arrays[name] for name in ("next_value", *FLAGS) if name in found.arrays}
-    return eligibility_of(rule), found._replace(arrays=found.arrays | backend.at_once(_bootstrapped, read))
+        return as_trace(rule), read
+    given = {name: read.arrays[name] for name in ("next_value", *FLAGS) if name in read.arrays}
+    return eligibility_of(rule), read._replace(arrays=read.arrays | backend.at_once(_bootstrapped, given))
 
 
 def _bootstrapped(

@@ -19,7 +19,7 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_map
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import bounded, decisions, needed
 from offtrace.returns.jax.float64_programs import compute
 from offtrace.returns.jax.operations import Given, keep, matrix, results
 from offtrace.returns.jax.operations import weights as weigh
@@ -63,11 +63,22 @@ class JaxBackend(Backend[jax.Array]):
         return f"{name}.astype(jnp.{dtype})"
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
-    ) -> jax.Array:
-        """q + Δ, or Δ."""
-        rule, found = agreed_rule(self, trace, arrays)
-        return _correct(rule, found, add_q, differentiable, check)[0]
+        self, trace: Trace, x: Agreed[jax.Array], *, add_q: bool | None, differentiable: bool, check: bool | None
+    ) -> tuple[jax.Array, ...]:
+        """q + Δ or Δ, or the results of state values. Outside of jit one program serves for rows of up to 2ⁿ or 3·2ⁿ steps."""
+        _refuse_history(trace)
+        traced, on_cpu = where_from(trace, x.arrays, x.gamma)
+        if _looks(check, traced, on_cpu):
+            outs = numpy_backend.correct(trace, laid_out(_on_host(x), bounded(trace)), add_q=add_q)
+            if on_cpu:
+                return _on_device_of(x.arrays["terminated"], outs)
+        numbers, rule = tree_flatten(trace)
+        given, shape, dtype = {**x.arrays, "gamma": x.gamma}, tuple(x.shape), dtype_of(x)
+        T = shape[-1]
+        if not traced and not any(map(np.ndim, numbers)):
+            given, shape = _in_bucket(given, shape)
+        how = Given(rule, shape, (add_q, dtype != np.float64))
+        return tuple(a[..., :T] for a in compute(results, how, numbers, given, dtype, differentiable))
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
@@ -82,12 +93,6 @@ class JaxBackend(Backend[jax.Array]):
         numbers, rule = tree_flatten(trace)
         how = Given(rule, tuple(found.shape), dtype != np.float64)
         return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
-
-    def correct_states(
-        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[jax.Array, ...]:
-        """Target, advantage and correction of state values."""
-        return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""
@@ -158,28 +163,6 @@ BACKEND = JaxBackend()
 @cache
 def _compiled(function: Callable[..., dict[str, jax.Array]]) -> Callable[..., dict[str, jax.Array]]:
     return jax.jit(lambda arrays: function(BACKEND, **arrays))
-
-
-def _correct(
-    trace: Trace, found: Agreed[jax.Array], add_q: bool | None, differentiable: bool, check: bool | None
-) -> tuple[jax.Array, ...]:
-    """q + Δ or Δ; without `add_q` target, advantage and correction of state values.
-
-    Outside of jit the program is one for rows of up to the next 2ⁿ or 3·2ⁿ steps.
-    """
-    _refuse_history(trace)
-    traced, on_cpu = where_from(trace, found.arrays, found.gamma)
-    if _looks(check, traced, on_cpu):
-        outs = numpy_backend.correct(trace, laid_out(_on_host(found), bounded(trace)), add_q=add_q)
-        if on_cpu:
-            return _on_device_of(found.arrays["terminated"], outs)
-    numbers, rule = tree_flatten(trace)
-    given, shape, dtype = {**found.arrays, "gamma": found.gamma}, tuple(found.shape), dtype_of(found)
-    T = shape[-1]
-    if not traced and not any(map(np.ndim, numbers)):
-        given, shape = _in_bucket(given, shape)
-    how = Given(rule, shape, (add_q, dtype != np.float64))
-    return tuple(a[..., :T] for a in compute(results, how, numbers, given, dtype, differentiable))
 
 
 def _on_host(found: Agreed[jax.Array]) -> Agreed[np.ndarray]:

@@ -93,10 +93,8 @@ DOUBLE = JaxOperations(False)
 def results(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> tuple[Array, ...]:
     """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
     add_q, single = given.how
-    do, trace = JaxOperations(single), tree_unflatten(given.rule, numbers)
-    if add_q is None:
-        return operations.on_states(do, trace, given.shape, real | other)
-    return (operations.result(do, trace, given.shape, real | other, add_q=add_q),)
+    trace = tree_unflatten(given.rule, numbers)
+    return operations.results(JaxOperations(single), trace, given.shape, real | other, add_q)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

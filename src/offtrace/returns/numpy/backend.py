@@ -12,14 +12,14 @@ from numpy.typing import DTypeLike
 
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
+from offtrace.returns.inputs import bounded, decisions, needed
 from offtrace.returns.numpy import custom, every_pair, gradients, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Rule, Trace
-from offtrace.trajectory import Trajectory, agree, laid_out, warn_if_positive
+from offtrace.trajectory import Agreed, Trajectory, agree, laid_out, warn_if_positive
 
 
 class NumPyBackend(NumPyKind, Backend[np.ndarray]):
@@ -33,17 +33,10 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         return laid_out(agree(self, needed(self, trace, arrays)), bounded(trace))
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
-    ) -> np.ndarray:
-        """q + Δ, or Δ."""
-        rule, found = agreed_rule(self, trace, arrays)
-        return correct(rule, laid_out(found, bounded(rule)), add_q=add_q)[0]
-
-    def correct_states(
-        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
+        self, trace: Trace, x: Agreed[np.ndarray], *, add_q: bool | None, differentiable: bool, check: bool | None
     ) -> tuple[np.ndarray, ...]:
-        """Target, advantage and correction of state values."""
-        return correct(trace, laid_out(agree(self, needed_on_states(self, trace, arrays)), bounded(trace)))
+        """q + Δ or Δ, or the results of state values."""
+        return correct(trace, laid_out(x, bounded(trace)), add_q=add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
         """β_{k:t} of one trajectory [T] as [T, T]."""

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed_on_states
+from offtrace.returns.inputs import bounded, decisions
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.torch import weights as weight_tensors
-from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
+from offtrace.returns.torch.tensor_ops import in_double, in_tensors, seen_by_torch
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
-from offtrace.traces import Rule, Trace
-from offtrace.trajectory import FLAGS, Agreed, Trajectory, agree, laid_out
+from offtrace.traces import Trace
+from offtrace.trajectory import FLAGS, Agreed, Trajectory, laid_out
 
 NUMPY_DTYPES = {
     torch.float32: np.dtype(np.float32),
@@ -70,11 +70,26 @@ class TorchBackend(Backend[Tensor]):
         return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
 
     def correct(
-        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
-    ) -> Tensor:
-        """q + Δ, or Δ."""
-        rule, found = agreed_rule(self, trace, arrays)
-        return _correct(rule, found, add_q, differentiable, check)[0]
+        self, trace: Trace, x: Agreed[Tensor], *, add_q: bool | None, differentiable: bool, check: bool | None
+    ) -> tuple[Tensor, ...]:
+        """q + Δ or Δ, or the results of state values: on the host, by Triton's kernels, or by tensor operations."""
+        like, seen = x.arrays["terminated"], seen_by_torch(*x.arrays.values(), x.gamma)
+        plain = not (differentiable or seen)
+        if plain and like.is_cpu:
+            try:
+                outs = numpy_backend.correct(trace, _on_host(x, trace, look=check is not False), add_q=add_q)
+                return tuple(torch.from_numpy(out).to(x.dtype) for out in outs)
+            except ValueError:
+                if check is not False:
+                    raise
+        elif not seen and (check or (check is None and like.is_cpu)):
+            numpy_backend.look(trace, _on_host(x, trace))
+        if plain and like.is_cuda and not (isinstance(x.gamma, Tensor) and not x.gamma.ndim):
+            from offtrace.returns.torch import cuda
+
+            if cuda.takes(trace):
+                return by_triton(trace, x, add_q)
+        return in_tensors(trace, x if differentiable else x.mapped(Tensor.detach, x.dtype), add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Tensor:
         """β_{k:t} from the host, on the arrays' device, in the dtype of the log-probabilities that the trace reads."""
@@ -84,12 +99,6 @@ class TorchBackend(Backend[Tensor]):
         on_host = dict.fromkeys(arrays) | {name: self.as_numpy(in_double(a)) for name, a in given.items()}
         made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, on_host))
         return made.to(next(iter(given.values())).device, dtype)
-
-    def correct_states(
-        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[Tensor, ...]:
-        """Target, advantage and correction of state values."""
-        return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -183,52 +192,22 @@ class TorchBackend(Backend[Tensor]):
 BACKEND = TorchBackend()
 
 
-def _correct(
-    trace: Trace, found: Agreed[Tensor], add_q: bool | None, differentiable: bool, check: bool | None
-) -> tuple[Tensor, ...]:
-    """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
-    like, seen = found.arrays["terminated"], seen_by_torch(*found.arrays.values(), found.gamma)
-    plain = not (differentiable or seen)
-    if plain and like.is_cpu:
-        try:
-            outs = numpy_backend.correct(trace, _on_host(found, trace, look=check is not False), add_q=add_q)
-            return tuple(torch.from_numpy(out).to(found.dtype) for out in outs)
-        except ValueError:
-            if check is not False:
-                raise
-    elif not seen and (check or (check is None and like.is_cpu)):
-        numpy_backend.look(trace, _on_host(found, trace))
-    if plain and like.is_cuda and not (isinstance(found.gamma, Tensor) and not found.gamma.ndim):
-        from offtrace.returns.torch import cuda
-
-        if cuda.takes(trace):
-            return _by_triton(trace, found, add_q)
-    if not differentiable:
-        found = found.mapped(Tensor.detach, found.dtype)
-    return on_states(trace, found) if add_q is None else (in_tensors(trace, found, add_q=add_q),)
-
-
-def _by_triton(trace: Trace, found: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:
-    """The same by Triton kernels that the rule is compiled into."""
+def by_triton(trace: Trace, x: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:
+    """The same by Triton kernels that the rule is compiled into. Real arrays go there in one dtype, and flags as bytes."""
     from offtrace.returns.torch import cuda
 
-    x, lags = _for_kernels(found), None if trace.custom else trace.bounds_by_lag(found.shape[-1])
-    return cuda.correct_states(trace, x, lags) if add_q is None else (cuda.correct(trace, x, lags, add_q=add_q),)
+    given: dict[str, Any] = {"valid": None, "log_pi": None, "log_mu": None, **x.arrays, "gamma": x.gamma}
+    if "value" in given:
+        given["q"] = given["value"]
+    for name, a in given.items():
+        if name in FLAGS:
+            given[name] = a if a is None or a.dtype in (torch.bool, torch.uint8) else a != 0
+        elif isinstance(a, Tensor) and a.dtype is not x.dtype and name != "pair":
+            given[name] = a.to(x.dtype)
+    lags = None if trace.custom else trace.bounds_by_lag(x.shape[-1])
+    return cuda.correct(trace, given, lags, add_q=add_q)
 
 
 def _on_host(found: Agreed[Tensor], trace: Trace, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
     return laid_out(found.mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
-
-
-def _for_kernels(found: Agreed[Tensor]) -> dict[str, Any]:
-    """All arrays by name, real ones in one dtype and flags as bytes; None where there is none."""
-    x: dict[str, Any] = {"valid": None, "log_pi": None, "log_mu": None, **found.arrays, "gamma": found.gamma}
-    if "value" in x:
-        x["q"] = x["value"]
-    for name, a in x.items():
-        if name in FLAGS:
-            x[name] = a if a is None or a.dtype in (torch.bool, torch.uint8) else a != 0
-        elif isinstance(a, Tensor) and a.dtype is not found.dtype and name != "pair":
-            x[name] = a.to(found.dtype)
-    return x

@@ -306,34 +306,17 @@ def _takes(trace: Trace) -> bool:
     )
 
 
-def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
-    """Δ, or q + Δ, in the dtype and shape of the reward."""
-    out = _empty(x["reward"])
-    _run(trace, x, lags, load.ADD_Q.value if add_q else 0, [out])
-    return out
-
-
-def correct_states(trace: Trace, x: dict[str, Any], lags: list[float] | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction of state values, which are given as q."""
-    correction, target, advantage = (_empty(x["reward"]) for _ in range(3))
-    _run(trace, x, lags, 0, [correction, target, advantage])
-    return target, advantage, correction
-
-
-def _empty(like: Tensor) -> Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
-
-
-def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, out: list[Tensor]) -> None:
-    """Compute Δ, or the three results of state values, into `out`."""
-    reward, gamma, rule, states = x["reward"], x["gamma"], _rule(trace), len(out) > 1
+def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool | None) -> tuple[Tensor, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values. In the dtype and shape of the reward."""
+    reward, gamma, rule, states = x["reward"], x["gamma"], _rule(trace), add_q is None
+    out = [_empty(reward) for _ in range(3 if states else 1)]
     per_step, custom, padded = isinstance(gamma, Tensor), trace.step_form is not None, x["valid"] is not None
     T = reward.shape[-1]
     B = reward.numel() // T
     there = [name for name in NAMES if isinstance(x[name], Tensor)]
     arrays = [x[name] for name in there]
     reads = rule.reads | per_step * load.GAMMAS.value | padded * load.VALID.value | states * load.STATES.value
-    how |= padded * load.PADDED.value
+    how = (load.ADD_Q.value if add_q else 0) | padded * load.PADDED.value
     bounds = None if lags is None or custom else _bounds(tuple(lags), reward.device)
     pair = x["pair"] if "pair" in trace.reads else None
     others = [a for a in (pair, bounds) if a is not None]
@@ -365,6 +348,11 @@ def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, ou
     bounded = trace.horizon if custom else None if bounds is None else len(bounds)
     key = (rule.lines, reads, how, bounded, per_decision, recursive, None if pair is None else pair.dtype, *there)
     launch(key, (B, T), [*arrays, *others], out, (0.0 if per_step else gamma, *rule.numbers), make, at_once)
+    return (*out[1:], out[0])  # kernels have the correction first
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 def rows_at_once(B: int, T: int, recursive: bool) -> int:

@@ -112,19 +112,8 @@ def in_double(array: Tensor) -> Tensor:
     return array.detach().double() if array.is_floating_point() else array
 
 
-def in_tensors(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """q + Δ, or Δ, by tensor operations and our two operators."""
-    return operations.result(TORCH, trace, found.shape, _arrays(found), add_q=add_q).to(found.dtype)
-
-
-def on_states(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction of state values by the same operations."""
-    target, advantage, excess = operations.on_states(TORCH, trace, found.shape, _arrays(found))
-    return target.to(found.dtype), advantage.to(found.dtype), excess.to(found.dtype)
-
-
-def _arrays(found: Agreed[Tensor]) -> dict[str, Tensor]:
-    """All arrays by name, real ones in float64, and γ as one of them."""
-    arrays = {name: a.double() if a.is_floating_point() else a for name, a in found.arrays.items()}
-    gamma = TORCH.asarray(found.gamma, found.arrays["terminated"])
-    return arrays | {"gamma": gamma}
+def in_tensors(trace: Trace, x: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:
+    """q + Δ or Δ, or the results of state values, by tensor operations and our two operators."""
+    arrays = {name: a.double() if a.is_floating_point() else a for name, a in x.arrays.items()}
+    arrays["gamma"] = TORCH.asarray(x.gamma, x.arrays["terminated"])
+    return tuple(out.to(x.dtype) for out in operations.results(TORCH, trace, x.shape, arrays, add_q))
