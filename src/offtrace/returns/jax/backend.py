@@ -59,7 +59,6 @@ class JaxBackend(Backend[jax.Array]):
         return gamma
 
     def converting(self, name: str, dtype: object) -> str:
-        """Return the call of `astype` that converts it."""
         return f"{name}.astype(jnp.{dtype})"
 
     def correct(
@@ -107,7 +106,6 @@ class JaxBackend(Backend[jax.Array]):
         return compute(weigh, Given(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
-        """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         if _looks(check, *where_from(given.arrays())):
             return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
@@ -115,7 +113,6 @@ class JaxBackend(Backend[jax.Array]):
         return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
 
     def as_numpy(self, array: jax.Array) -> np.ndarray:
-        """The array on the host."""
         return np.asarray(array)
 
     def as_parameter(self, name: str, array: object) -> object:
@@ -127,33 +124,26 @@ class JaxBackend(Backend[jax.Array]):
         return _looks(check, *where_from(dict(arrays)))
 
     def take(self, array: jax.Array, index: jax.Array) -> jax.Array:
-        """The entries of the last axis at indices [..., 1]."""
         return jnp.take_along_axis(array, index, -1)
 
     def placed(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
-        """Values [N] at these places of a flat array of zeros."""
         return jnp.zeros(size, values.dtype).at[at].set(values)
 
     def summed(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
-        """Sums of the values [N] that go to the same place of a flat array."""
         return jnp.zeros(size, values.dtype).at[at].add(values)
 
     def largest(self, values: jax.Array, at: jax.Array, size: int) -> jax.Array:
-        """The largest of the values [N] that go to the same place of a flat array."""
         return jnp.full(size, -jnp.inf, values.dtype).at[at].max(values)
 
     def cast(self, array: jax.Array, dtype: np.dtype[np.generic]) -> jax.Array:
-        """The array in another dtype."""
         return array.astype(dtype)
 
     def constant(self, array: jax.Array) -> jax.Array:
-        """The array without gradient."""
         return lax.stop_gradient(array)
 
     def at_once(
         self, function: Callable[..., dict[str, jax.Array]], arrays: dict[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """The same, compiled: on small arrays to start an operation takes longer than to run it."""
         return _compiled(function)(arrays)
 
 

@@ -42,17 +42,14 @@ class JaxOperations(Operations):
         self.single = single
 
     def linear(self, delta: Array, weight: Array) -> Array:
-        """Δ without a cap."""
         return kernels.linear(delta, weight)
 
     def linear_within(self, delta: Array, weight: Array, n: int) -> Array:
-        """Δ up to lag n − 1."""
         return by_lag.linear_within(delta, weight, n)
 
     def capped(
         self, delta: Array, g: Array, step: Array, cap: Array, lags: list[float] | None, recursive: bool
     ) -> Array:
-        """Δ where a cap or a bound by lag acts."""
         return by_lag.capped(delta, g, step, cap, None if lags is None else tuple(lags), recursive, self.single)
 
     def custom(self, trace: Trace, x: Rows, delta: Array) -> Array:
@@ -75,15 +72,12 @@ class JaxOperations(Operations):
         return by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
     def asarray(self, numbers: object, like: Array) -> Array:
-        """Numbers as a float64 array."""
         return jnp.asarray(numbers, jnp.float64)
 
     def constant(self, array: Array) -> Array:
-        """The array without gradient."""
         return lax.stop_gradient(array)
 
     def take(self, array: Array, index: Array) -> Array:
-        """Entries of the last axis at indices."""
         return jnp.take_along_axis(array, index, -1)
 
 

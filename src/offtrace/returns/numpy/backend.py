@@ -35,18 +35,15 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     def correct(
         self, trace: Trace, x: Agreed[np.ndarray], *, add_q: bool | None, differentiable: bool, check: bool | None
     ) -> tuple[np.ndarray, ...]:
-        """q + Δ or Δ, or the results of state values."""
         return correct(trace, laid_out(x, bounded(trace)), add_q=add_q)
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> np.ndarray:
-        """β_{k:t} of one trajectory [T] as [T, T]."""
         x = self.trajectory(trace, {**arrays, "gamma": 1.0})
         if len(x.shape) != 1:
             raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
         return coefficients(trace, x)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
-        """The weight of each decision, in the wider dtype of the log-probabilities."""
         if how.process_group is not None:
             raise TypeError("process_group is one of torch.distributed: it goes with tensors")
         given = decisions(self, trace, arrays)
@@ -57,43 +54,34 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     def reject(
         self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
     ) -> np.ndarray:
-        """Whether each decision is kept."""
         return weights_of_rows.keep(criteria, agreed(self, self.storable, arrays))
 
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
-        """The array itself."""
         return array
 
     def looks(self, check: bool | None, arrays: Mapping[str, object]) -> bool:
-        """Return True: on NumPy arrays values are always looked at."""
         return True
 
     def take(self, array: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """The entries of the last axis at indices [..., 1]."""
         return np.take_along_axis(array, index, -1)
 
     def placed(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
-        """Values [N] at these places of a flat array of zeros."""
         out = np.zeros(size, values.dtype)
         out[at] = values
         return out
 
     def summed(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
-        """Sums of the values [N] that go to the same place of a flat array."""
         return np.bincount(at, values, size)
 
     def largest(self, values: np.ndarray, at: np.ndarray, size: int) -> np.ndarray:
-        """The largest of the values [N] that go to the same place of a flat array."""
         out = np.full(size, -np.inf)
         np.maximum.at(out, at, values)
         return out
 
     def cast(self, array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-        """The array in another dtype."""
         return array.astype(dtype, copy=False)
 
     def constant(self, array: np.ndarray) -> np.ndarray:
-        """The array itself."""
         return array
 
 

@@ -44,7 +44,6 @@ class TorchBackend(Backend[Tensor]):
     xp, storable = torch, tuple(NUMPY_DTYPES)
 
     def array(self, name: str, value: object) -> Tensor:
-        """The tensor."""
         if isinstance(value, Tensor):
             if value.is_nested:
                 raise TypeError(
@@ -55,7 +54,6 @@ class TorchBackend(Backend[Tensor]):
         raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
     def letter(self, dtype: torch.dtype) -> str:
-        """The kind of a dtype as NumPy has them."""
         return "b" if dtype is torch.bool else "f" if dtype.is_floating_point or dtype.is_complex else "i"
 
     def discount(self, gamma: Tensor | float) -> Tensor | float:
@@ -66,7 +64,6 @@ class TorchBackend(Backend[Tensor]):
         return gamma
 
     def converting(self, name: str, dtype: object) -> str:
-        """Return the call of `to` that converts it."""
         return f"{name}.to(torch.{str(dtype).removeprefix('torch.')})"
 
     def correct(
@@ -165,27 +162,21 @@ class TorchBackend(Backend[Tensor]):
         return bool(check) or (check is None and all(a.is_cpu for a in arrays.values() if isinstance(a, Tensor)))
 
     def take(self, array: Tensor, index: Tensor) -> Tensor:
-        """The entries of the last axis at indices [..., 1]."""
         return torch.take_along_dim(array, index.long(), -1)
 
     def placed(self, values: Tensor, at: Tensor, size: int) -> Tensor:
-        """Values [N] at these places of a flat tensor of zeros."""
         return values.new_zeros(size).index_copy(0, at.long(), values)
 
     def summed(self, values: Tensor, at: Tensor, size: int) -> Tensor:
-        """Sums of the values [N] that go to the same place of a flat tensor."""
         return values.new_zeros(size).index_add(0, at, values)
 
     def largest(self, values: Tensor, at: Tensor, size: int) -> Tensor:
-        """The largest of the values [N] that go to the same place of a flat tensor."""
         return values.new_full((size,), -torch.inf).scatter_reduce(0, at, values, "amax")
 
     def cast(self, array: Tensor, dtype: torch.dtype) -> Tensor:
-        """The tensor in another dtype."""
         return array.to(dtype)
 
     def constant(self, array: Tensor) -> Tensor:
-        """The tensor without gradient."""
         return array.detach()
 
 

@@ -55,7 +55,6 @@ class TorchOperations(Operations):
     xp, math, horizon_has_gradient = torch, TensorMath(), False
 
     def linear(self, delta: Tensor, weight: Tensor) -> Tensor:
-        """Δ without a cap."""
         return linear(delta, weight)
 
     def linear_within(self, delta: Tensor, weight: Tensor, n: int) -> Tensor:
@@ -66,7 +65,6 @@ class TorchOperations(Operations):
     def capped(
         self, delta: Tensor, g: Tensor, step: Tensor, cap: Tensor, lags: list[float] | None, recursive: bool
     ) -> Tensor:
-        """Δ where a cap or a bound by lag acts."""
         bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
         return capped(delta, g, before(torch, step, 1.0), cap, bounds, recursive, False)
 
@@ -90,17 +88,14 @@ class TorchOperations(Operations):
         return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread
 
     def asarray(self, numbers: object, like: Tensor) -> Tensor:
-        """Numbers as a float64 tensor where `like` is."""
         if isinstance(numbers, Tensor):
             return numbers.double()
         return torch.tensor(numbers, dtype=torch.float64, device=like.device)
 
     def constant(self, array: Tensor) -> Tensor:
-        """The tensor without gradient."""
         return array.detach()
 
     def take(self, array: Tensor, index: Tensor) -> Tensor:
-        """Entries of the last axis at indices."""
         return torch.take_along_dim(array, index, -1)
 
 
