@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NamedTuple, NoReturn
 
 import numpy as np
@@ -60,6 +60,10 @@ class BadValueError(ValueError):
     def __init__(self, text: str, at: tuple[int, ...]) -> None:
         super().__init__(text.replace("{index}", spell(at)))
         self.text, self.at = text, at
+
+    def in_row(self, first: int) -> BadValueError:
+        """The same error, where the arrays in which it was found begin with this row of the batch."""
+        return BadValueError(self.text, (*(row + first for row in self.at[:-1]), self.at[-1]))
 
     def with_index(self, at: tuple[int, ...]) -> ValueError:
         """The error that users see, with the index in the layout that they know."""
@@ -195,6 +199,11 @@ class Trajectory:
     def index(self, at: tuple[int, ...]) -> tuple[int, ...]:
         """An index of [B, T] as one of the arrays that came in."""
         return at if len(self.shape) == 2 else at[1:]
+
+    def rows(self, first: int, stop: int) -> Trajectory:
+        """Some rows; `shape` stays that of the batch."""
+        arrays = {f.name: a[first:stop] for f in fields(self) if isinstance(a := getattr(self, f.name), np.ndarray)}
+        return replace(self, **arrays)
 
     def read(self, name: str) -> np.ndarray:
         """An array that the rule needs, and so is there."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from offtrace.returns.array_kinds import as_numpy
 from offtrace.returns.inputs import batch_first, layout_of, rule_batch_first
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import custom, gradients
-from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on as going_on
 from offtrace.traces import Trace
@@ -177,22 +176,16 @@ def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.n
         )
 
 
-def _is_array(value: object) -> TypeGuard[np.ndarray]:
-    return isinstance(value, np.ndarray)
-
-
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     """The largest β_{k:t} of each row."""
     goes_on = going_on(x).astype(float)
     B, T = goes_on.shape
     if trace.custom:
-        arrays = {f.name: a for f in fields(x) if _is_array(a := getattr(x, f.name)) and f.name != "gamma"}
-        rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
-        found = (custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) for b, row in enumerate(rows))
+        found = (custom.sweep(trace, x.rows(b, b + 1), np.zeros((1, T)), goes_on[b : b + 1]) for b in range(B))
         return np.array([peak for _, peak in found])
     decay, ratio, cap = normal_form(trace, x)
     lags = lag_caps(trace, T)
-    if trace.per_decision and lags is None:
+    if trace.per_decision and not len(lags):
         c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
         best = np.ones((B, T))  # the largest β from each start
         with np.errstate(over="ignore"):
@@ -200,7 +193,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
                 best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
         return best.max(axis=1)
     goes_on[:, :-1] *= decay[:, 1:]
-    return gradients.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
+    return gradients.largest(goes_on, ratio, cap, lags, trace.recursive)
 
 
 def adapt(

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import bounded, decisions, needed
-from offtrace.returns.numpy import custom, every_pair, gradients, passes
+from offtrace.returns.numpy import custom, gradients, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
@@ -91,9 +91,8 @@ BACKEND = NumPyBackend()
 def correct(trace: Trace, x: Trajectory, *, add_q: bool | None = None) -> tuple[np.ndarray, ...]:
     """q + Δ or Δ; without `add_q` target, advantage and correction of state values. Invalid steps hold anything."""
     warn_if_positive(x)
-    kernel = custom if trace.custom else passes
-    out = kernel.correct_states(trace, x) if add_q is None else (kernel.correct(trace, x, add_q=add_q),)
-    return tuple(map(x.restore, out))
+    outs = (custom if trace.custom else passes).correct(trace, x, add_q)
+    return tuple(map(x.restore, outs))
 
 
 def look(trace: Trace, x: Trajectory) -> None:
@@ -111,9 +110,8 @@ def coefficients(trace: Trace, x: Trajectory) -> np.ndarray:
         custom.sweep(trace, x, np.zeros((1, T)), passes[None], matrix=β)
     else:
         decay, ratio, cap = (factor[0] for factor in normal_form(trace, x))
-        lags = lag_caps(trace, T)
         passes[:-1] *= decay[1:]
-        β = gradients.weights(passes, ratio, cap, every_pair.NO_LAGS if lags is None else lags, trace.recursive)
+        β = gradients.weights(passes, ratio, cap, lag_caps(trace, T), trace.recursive)
         β[~valid] = 0.0
     with np.errstate(over="ignore"):  # of float32, by importance sampling
         return β.astype(x.given_back or x.dtype, copy=False)
