@@ -281,7 +281,7 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
         given = {**agreed.arrays, "gamma": np.asarray(agreed.gamma)}
     for name, array in given.items():
         if array.dtype is not BOOL and name in FLAGS:
-            array = _flags(name, array) if look else array != 0
+            array = as_booleans(name, array) if look else array != 0
         elif array.dtype is not dtype and name not in FLAGS and name != "pair":
             array = array.astype(dtype, copy=False)
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
@@ -293,7 +293,8 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
     return Trajectory(shape=shape, dtype=dtype, bounded=bounded, q_called=called, given_back=given_back, **ready)
 
 
-def _flags(name: str, array: np.ndarray) -> np.ndarray:
+def as_booleans(name: str, array: np.ndarray) -> np.ndarray:
+    """Flags as booleans; an error where one is neither 0 nor 1."""
     bad = (array != 0) & (array != 1)
     if bad.any():
         at = first_index(bad)

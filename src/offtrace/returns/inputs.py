@@ -18,7 +18,7 @@ from offtrace.returns.backend import Backend
 from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace, eligibility_of
-from offtrace.trajectory import FLAGS, TOLERANCE, Agreed, BadValueError, agree, first_index
+from offtrace.trajectory import FLAGS, TOLERANCE, Agreed, BadValueError, agree, as_booleans
 
 if TYPE_CHECKING:
     import jax
@@ -186,11 +186,7 @@ def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object
 def check_flags(backend: Backend[Array], name: str, flags: Array) -> None:
     """An error where integers are neither 0 nor 1, if values are looked at."""
     if backend.letter(flags.dtype) in "iu" and backend.looks(None, {name: flags}):
-        seen = backend.as_numpy(flags)
-        bad = (seen != 0) & (seen != 1)
-        if bad.any():
-            at = first_index(bad)
-            raise BadValueError(f"{name} must hold 0 or 1, got {seen[at]} at index {{index}}", at)
+        as_booleans(name, backend.as_numpy(flags))
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:

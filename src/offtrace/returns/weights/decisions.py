@@ -91,15 +91,8 @@ class Decisions(NamedTuple, Generic[Array]):
 
     def arrays(self) -> dict[str, Array]:
         """What is there, by name."""
-        named = {
-            "log_pi": self.log_pi,
-            "log_mu": self.log_mu,
-            "mask": self.mask,
-            "segment": self.segment,
-            "group": self.group,
-            "advantage": self.advantage,
-        }
-        return {name: array for name, array in named.items() if array is not None}
+        not_arrays = ("shape", "dtypes")
+        return {name: a for name, a in self._asdict().items() if a is not None and name not in not_arrays}
 
     def mapped(self, function: Callable[[Array], Other]) -> Decisions[Other]:
         """The same of another kind, each array taken through a function."""

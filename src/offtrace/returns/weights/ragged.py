@@ -15,7 +15,7 @@ import numpy as np
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
-from offtrace.returns.weights.decisions import check_offsets
+from offtrace.returns.weights.decisions import check_offsets, flags
 
 OF_ROWS, MAY_BE_OF_ROWS = ("group",), ("advantage", "keep")
 """Arguments that hold one number for each row, and those that may."""
@@ -131,20 +131,12 @@ class Ragged(Generic[Array]):
         """The arrays as [n, T]; `mask` is true for the entries of the rows, and where a mask that is given is."""
         mask = self.arrays.get("mask")
         there = self.fits if mask is None else self.fits & (mask != 0)
-        if mask is not None and self.backend.letter(mask.dtype) in "biuf":
-            self._check_mask(mask)
-        return {name: self._placed(array) for name, array in {**self.arrays, "mask": there}.items()}
-
-    def _check_mask(self, mask: Array) -> None:
-        if self.backend.looks(None, {"mask": mask}):
-            seen = self.backend.as_numpy(mask)
-            bad = (seen != 0) & (seen != 1)
-            if bad.any():
-                at = int(np.argmax(bad))
-                raise ValueError(f"mask must hold 0 or 1, got {seen[at]} at entry {at}: it says which are decisions")
-
-    def _placed(self, array: Array) -> Array:
-        return self.backend.placed(array, self.at, self.size + 1)[: self.size].reshape(self.shape)
+        if mask is not None and self.backend.letter(mask.dtype) in "biuf" and self.backend.looks(None, {"mask": mask}):
+            flags(self.backend.as_numpy(mask))
+        return {
+            name: self.backend.placed(array, self.at, self.size + 1)[: self.size].reshape(self.shape)
+            for name, array in {**self.arrays, "mask": there}.items()
+        }
 
     def flat(self, result: Array) -> Array:
         """A result [n, T] as [N]; NaN, or False, where `max_seqlen` was too small."""
