@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
-from offtrace._shared.type_guards import is_list
 
 MISSING = -(2**63)
 """In place of an integer that the source does not have."""
@@ -79,7 +78,7 @@ class Columns:
             value: object = getattr(self, field.name)
             if field.name == "keep" and isinstance(value, str):
                 value = [value]
-            if field.name in SEVERAL and is_list(value):
+            if field.name in SEVERAL and isinstance(value, list | tuple):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
                 named = (bool(value) or field.name == "keep") and all(isinstance(each, str) for each in value)
