@@ -294,16 +294,12 @@ def _bounds(lags: tuple[float, ...], device: torch.device) -> Tensor:
 
 def takes(trace: Trace) -> bool:
     """Whether the rule goes into a kernel: numbers only, and few."""
-    return trace.hashable and _takes(trace)
-
-
-@lru_cache(1024)
-def _takes(trace: Trace) -> bool:
+    if not trace.hashable:
+        return False
     if trace.step_form is not None:
         return len(trace.step_form.carries) <= MOST
-    return (
-        not trace.custom and len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
-    )
+    numbers = not trace.custom and all(isinstance(p, float | int) for p in trace.parameters)
+    return numbers and len(trace.parameters) <= MOST
 
 
 def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool | None) -> tuple[Tensor, ...]:
@@ -369,18 +365,22 @@ def rows_at_once(B: int, T: int, recursive: bool) -> int:
 
 
 def given(
-    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool
-) -> Tensor:
-    """Δ from given δ, g, ratio and cap, [B, T]."""
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool,
+    transposed: bool = False,
+) -> Tensor:  # fmt: skip
+    """Δ from given δ, g, ratio and cap, [B, T]; if `transposed`, the gradient by δ from that by Δ in the place of δ."""
     B, T = delta.shape
-    out, reach = _empty(delta), 0 if lags is None else len(lags)
+    reach = 0 if lags is None else len(lags)
+    out = delta.clone(memory_format=torch.contiguous_format) if transposed else _empty(delta)
 
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
         bounds = planner.slot() if reach else None
         made = planner.slot((rows, T))
         call = plans.of_factors(planner, of_steps, NAME_OF[delta.dtype])
-        if bounds is not None:
+        if transposed:
+            plans.transposed(planner, of_steps, bounds, reach + 1, recursive, made)
+        elif bounds is not None:
             plans.by_lag(call, bounds, reach + 1, recursive, made)
         elif per_decision:
             plans.without_cap(call, 0.0, [made])
@@ -388,23 +388,7 @@ def given(
             plans.with_cap(call, recursive, made)
 
     arrays = [delta, g, ratio, cap, *([lags] if lags is not None and reach else [])]
-    at_once = None if per_decision or reach else rows_at_once(B, max(1, T), recursive)
+    at_once = None if transposed or per_decision or reach else rows_at_once(B, max(1, T), recursive)
     if out.numel():
-        launch(("given", reach, per_decision, recursive), (B, T), arrays, [out], (), make, at_once)
-    return out
-
-
-def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool) -> Tensor:
-    """e, the gradient by δ, [B, T]."""
-    B, T = gradient.shape
-    out, reach = gradient.clone(memory_format=torch.contiguous_format), len(lags)
-
-    def make(planner: Planner, rows: int) -> None:
-        of_steps = [planner.slot((rows, T)) for _ in range(4)]
-        bounds = planner.slot() if reach else None
-        plans.transposed(planner, of_steps, bounds, reach + 1, recursive, planner.slot((rows, T)))
-
-    arrays = [gradient, g, ratio, cap, *([lags] if reach else [])]
-    if out.numel():
-        launch(("transposed", reach, recursive), (B, T), arrays, [out], (), make)
+        launch(("given", reach, per_decision, recursive, transposed), (B, T), arrays, [out], (), make, at_once)
     return out

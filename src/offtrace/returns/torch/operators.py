@@ -62,9 +62,7 @@ def _capped_on_cuda(
     from offtrace.returns.torch import cuda
 
     delta, g, ratio, cap = (x.contiguous() for x in (delta, g, ratio, cap))
-    if transposed:
-        return cuda.transpose(delta, g, ratio, cap, lags, recursive)
-    return cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
+    return cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive, transposed=transposed)
 
 
 def _fake(a: Tensor, *others: object) -> Tensor:

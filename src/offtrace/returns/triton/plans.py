@@ -31,10 +31,8 @@ SMALL = 1 << 18
 """Steps of a batch whose rows are only swept up to SWEPT: it fills no GPU, and fewer launches take less time."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
 SORTED = 256  # steps of a block that is sorted, for caps at read-out
-CHUNKS, SCAN = (
-    (16, 64, 256),
-    1024,
-)  # steps that a scan takes at once, the fewest that hold the row; and elements of its program
+CHUNKS = 16, 64, 256  # steps that a scan takes at once, the fewest that hold the row
+SCAN = 1024  # elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
 LINE = 64  # starts of a program that has one row only
 FILLED = 1024  # numbers that a program writes
@@ -49,24 +47,16 @@ class Library(Protocol):
     """Where arrays live, and how a kernel is called there."""
 
     def launch(
-        self,
-        kernel: triton.JITFunction,
-        programs: int,
-        read: Sequence[Array],
-        numbers: Sequence[float],
-        written: Sequence[Written],
-        **constants: object,
-    ) -> list[Array]:
+        self, kernel: triton.JITFunction, programs: int, read: Sequence[Array], numbers: Sequence[float],
+        written: Sequence[Written], **constants: object,
+    ) -> list[Array]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
-        ...
 
     def release(self, *arrays: Array) -> None:
         """Take back what kernels have written and no kernel reads any more."""
-        ...
 
     def full(self, shape: tuple[int, ...], value: int) -> Array:
         """Return an int32 array of one value."""
-        ...
 
 
 NO_NUMBERS = (0.0,) * 7
@@ -158,41 +148,38 @@ def without_cap(call: Given, lam: Any, out: Sequence[Array]) -> None:
     launch(linear.linear_odd, B, [*arrays, odd, out[0]], [T, *numbers], written, **constants, num_warps=4)
 
 
-def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a rule with bounds by lag."""
+def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> None:
+    """Write Δ, or q + Δ, of a rule with bounds by lag."""
     B, T = call.shape
     rows = ROWS if B >= ROWS // 2 else 1
     groups = triton.cdiv(B, rows)
-    (out,) = call.library.launch(
+    call.library.launch(
         walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, lags, lags, out],
         [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
         RECURSIVE=recursive, LAGS=True, ROWS=rows, M=WALKED, num_warps=1,
     )  # fmt: skip
-    return out
 
 
-def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a custom trace."""
+def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> None:
+    """Write Δ, or q + Δ, of a custom trace."""
     B, T = call.shape
     n = min(LINE, triton.next_power_of_2(T))
-    (out,) = call.library.launch(
+    call.library.launch(
         walk.step_rows, count(B, triton.cdiv(T, n)), [*call.arrays, call.arrays[0] if pair is None else pair],
         [horizon or T, B, T, call.how, *call.numbers, lam], [out], **call.constants, PAIR=pair is not None, N=n, num_warps=2,
     )  # fmt: skip
-    return out
 
 
 def transposed(
     library: Library, factors: Sequence[Array], lags: Array | None, reach: int, recursive: bool, out: Array
-) -> Array:
-    """Return e, the gradient by δ, in `out`, which holds the gradient by Δ; it is the first of the factors as well."""
+) -> None:
+    """Write e, the gradient by δ, to `out`, which holds the gradient by Δ; it is the first of the factors as well."""
     B, T = factors[0].shape
     n = min(LINE, triton.next_power_of_2(T))
-    (out,) = library.launch(
+    library.launch(
         walk.transpose_rows, count(B, triton.cdiv(T, n)), [*factors, factors[0] if lags is None else lags],
         [reach, B, T], [out], RECURSIVE=recursive, LAGS=lags is not None, N=n, num_warps=2,
     )  # fmt: skip
-    return out
 
 
 def state_results(call: Given, found: Array, lam: Any, out: Sequence[Array]) -> None:
@@ -229,11 +216,7 @@ def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
 
 
 def swept(
-    call: Given,
-    recursive: bool,
-    stage: Array | None = None,
-    length: int | None = None,
-    out: Array | None = None,
+    call: Given, recursive: bool, stage: Array | None = None, length: int | None = None, out: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Sweep rows, of a stage if there is one, or parts of so many steps. Return Δ, sums of logarithms of parts, and the stage."""
     B, T = call.shape
