@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingType
 
 from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
+from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.bases import Table
 from offtrace.logs.choosing import needs_lambda, tried_lambdas
 from offtrace.logs.container import Logs
@@ -229,9 +230,9 @@ def _call(given: Mapping[str, object]) -> str:
     """Write the call in words: numbers, texts and traces as they are, and the kind and size of larger things."""
 
     def said(value: object) -> str:
-        if isinstance(value, np.ndarray):
+        if is_array(value):
             return f"<array {list(value.shape)} of {value.dtype}>"
-        if isinstance(value, list | tuple) and len(value) > len(ESTIMATORS):
+        if is_list(value) and len(value) > len(ESTIMATORS):
             return f"<{type(value).__name__} of {len(value)}>"
         if value is None or isinstance(value, SPELT_OUT):
             return repr(value)

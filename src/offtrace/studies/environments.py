@@ -18,6 +18,7 @@ from pathlib import Path
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.deep.config import Config
 from offtrace.mdps import MDP
 from offtrace.studies.fields import Table, Toml, is_table
@@ -134,7 +135,7 @@ def grid(arguments: Toml) -> list[Arguments]:
     >>> grid({"states": 20, "seed": [0, 1]})
     [{'states': 20, 'seed': 0}, {'states': 20, 'seed': 1}]
     """
-    choices: list[Sequence[object]] = [v if isinstance(v, list | tuple) else [v] for v in arguments.values()]
+    choices: list[Sequence[object]] = [v if is_list(v) else [v] for v in arguments.values()]
     return [dict(zip(arguments, picked, strict=True)) for picked in itertools.product(*choices)]
 
 

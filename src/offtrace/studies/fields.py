@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import ErrorDetails
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 
 Toml = Mapping[str, Any]
 """A table as TOML has it, not checked yet."""
@@ -178,7 +179,7 @@ def all_printable(key: str, given: object) -> None:
             inner = f"{key}.{name}" if key else str(name)
             all_printable(inner if str(name).isprintable() else key, str(name))
             all_printable(inner, value)
-    elif isinstance(given, list | tuple):
+    elif is_list(given):
         for i, value in enumerate(given):
             all_printable(f"{key}[{i}]", value)
     elif isinstance(given, datetime.date | datetime.time):

@@ -8,6 +8,7 @@ import numpy as np
 
 from offtrace import mdps
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.mdps import MDP
 from offtrace.studies import environments
 from offtrace.trajectory import ROW_TOLERANCE
@@ -35,7 +36,7 @@ def declared_policy(given: object) -> Declared:
         '"uniform"; "epsilon-greedy:epsilon=0.1" or "softmax:temperature=0.5" in the optimal values; '
         '"random:concentration=1.0,seed=0"; or a list of one probability for each action'
     )
-    if isinstance(given, list | tuple):
+    if is_list(given):
         chances = [p for p in given if isinstance(p, int | float) and not isinstance(p, bool) and 0 <= p <= 2]
         if not given or len(chances) < len(given):
             raise ValueError(allowed)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model, field_validator
 
+from offtrace._shared.type_guards import is_list
 from offtrace.deep.config import Config
 from offtrace.studies.fields import Above0, AtLeast0, Count, Declared, Natural, Number, Share
 from offtrace.studies.policies import declared_policy
@@ -104,7 +105,7 @@ class DeepBase(Declared):
     @field_validator("hidden", mode="before", check_fields=False)
     @classmethod
     def _as_tuple(cls, given: object) -> object:
-        return tuple(given) if isinstance(given, list | tuple) else given
+        return tuple(given) if is_list(given) else given
 
     @property
     def cost(self) -> float:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.studies import environments, policies, traces
 from offtrace.studies.fields import (
     NOT_EMPTY,
@@ -276,7 +277,7 @@ def modules_named(declared: Toml) -> list[str]:
     subsets = declared.get("subsets")
     tables = [declared, *(subsets.values() if is_table(subsets) else ())]
     lists = [table.get("modules") for table in tables if is_table(table)]
-    return sorted({str(module) for modules in lists if isinstance(modules, list | tuple) for module in modules})
+    return sorted({str(module) for modules in lists if is_list(modules) for module in modules})
 
 
 def is_trusted(declared: Toml, trust: bool | Collection[str]) -> bool:

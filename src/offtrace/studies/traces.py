@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 from offtrace.deep.config import AGENTS, Config, WithMemory, configuration
 from offtrace.deep.settings import Settings
 from offtrace.learners.methods.registry import method, method_named, rule_named
@@ -80,13 +81,13 @@ def _grids_of(key: str, name: str, parameters: Table, lams: tuple[float | None, 
         lams = (None,)
     elif own is not None:
         try:
-            lams = TypeAdapter(Lams).validate_python(own if isinstance(own, list | tuple) else [own])
+            lams = TypeAdapter(Lams).validate_python(own if is_list(own) else [own])
         except ValidationError as error:
             raise declaration_error(f"{key}.lam", error) from None
     elif not lams:
         raise DeclarationError("lams", None, f"a list of λ, which {title} needs (or {key}.lam)")
     for parameter, values in parameters.items():
-        if isinstance(values, list | tuple) and not values:
+        if is_list(values) and not values:
             raise DeclarationError(f"{key}.{parameter}", [], "a number, or a list that is not empty")
     grids: list[TraceGrid] = []
     for picked in map(labelled, environments.grid(parameters)):
@@ -132,7 +133,7 @@ def make(title: str, parameters: Mapping[str, Any], lam: float | None) -> Any:
     """
     listed = None if rule_named(title) else method_named(title)
     own = listed.parameters() if listed else tuple(field.name for field in fields(offtrace.trace(title)))
-    given: Table = {k: tuple(v) if isinstance(v, list | tuple) else v for k, v in parameters.items() if k in own}
+    given: Table = {k: tuple(v) if is_list(v) else v for k, v in parameters.items() if k in own}
     given |= {} if lam is None else {"lam": lam}
     return method(title, **given) if listed else offtrace.trace(title, **given)
 
@@ -169,7 +170,7 @@ def configured(protocol: DeepBase, game: str, trace: Rule, age: int, parameters:
         if name not in known:
             raise ValueError(f"the agent {kind.agent!r} has no setting {name!r}; it has {', '.join(known)}")
         if name == "hidden":  # lists of widths cannot be grids too
-            value = tuple(value) if isinstance(value, list | tuple) else (value,)
+            value = tuple(value) if is_list(value) else (value,)
         try:
             settings[name] = TypeAdapter(known[name]).validate_python(value, strict=True)
         except ValidationError as error:

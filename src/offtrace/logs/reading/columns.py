@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.type_guards import is_list
 
 MISSING = -(2**63)
 """In place of an integer that the source does not have."""
@@ -78,7 +79,7 @@ class Columns:
             value: object = getattr(self, field.name)
             if field.name == "keep" and isinstance(value, str):
                 value = [value]
-            if field.name in SEVERAL and isinstance(value, list | tuple):
+            if field.name in SEVERAL and is_list(value):
                 value = tuple(value)
                 object.__setattr__(self, field.name, value)
                 named = (bool(value) or field.name == "keep") and all(isinstance(each, str) for each in value)
