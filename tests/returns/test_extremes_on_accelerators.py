@@ -299,7 +299,7 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
     lags = torch.tensor(trace.bounds_by_lag(T) or [], dtype=torch.float64)
-    how = {"per_decision": False, "recursive": trace.recursive}
+    how: dict[str, Any] = {"per_decision": False, "recursive": trace.recursive}
     back = cuda.given(gradient, g, ratio, cap, lags, **how, transposed=True)
     with np.errstate(all="ignore"):
         there = cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
