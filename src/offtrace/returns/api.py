@@ -256,7 +256,7 @@ def _run(
     back into the layout that came in.
     """
     backend: Backend[Any] = backend_of(arrays, differentiable)
-    layout, skips = layout_of(arrays, time_major), None
+    layout, skips, uncorrected = layout_of(arrays, time_major), None, rule.uncorrected
     rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
     skip = arrays.pop("skip")
     try:
@@ -264,11 +264,13 @@ def _run(
             removed = SkipsRemoved[Any](backend, skip, arrays)
             rule, arrays, skips = removed.rule(rule), removed.without(arrays), removed
         trace, read = agreed_rule(backend, rule, arrays)
-        wanted = True if rule.uncorrected else add_q
+        wanted = True if uncorrected else add_q
         outs = backend.correct(trace, read, add_q=wanted, differentiable=differentiable, check=check)
     except BadValueError as error:
         raise error.with_index(layout.index_given(error.at if skips is None else skips.index_given(error.at))) from None
-    if rule.uncorrected and not add_q:  # its return is computed without q
+    if uncorrected and not add_q:  # its return is computed without q
         excess, valid = outs[0] - backend.array("q", arrays["q"]), arrays.get("valid")
         outs = (excess if valid is None else backend.xp.where(backend.array("valid", valid) != 0, excess, 0.0),)
-    return tuple(layout.restored(out if skips is None else skips.restored(out)) for out in outs)
+    if skips is not None:
+        outs = tuple(map(skips.restored, outs))
+    return outs if layout.is_batch_first else tuple(map(layout.restored, outs))

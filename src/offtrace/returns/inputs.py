@@ -49,9 +49,7 @@ class Layout(NamedTuple):
         return (*at, 0) if len(self.shape) == 3 else at
 
     def restored(self, out: Array) -> Array:
-        """A result [B, T] in this layout."""
-        if self.is_batch_first:
-            return out
+        """A result [B, T] in this layout, which is another one."""
         return (out.swapaxes(0, 1) if self.time_major else out).reshape(self.shape)
 
 

@@ -157,7 +157,8 @@ def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray
     B, T = x.terminated.shape
     on_states = add_q is None
     plan, steps = plan_of(trace, x, on_states), steps_of(x)
-    outs = tuple(np.empty((B, T), x.dtype) for _ in range(3 if on_states else 1))
+    out = np.empty((B, T), x.dtype)
+    outs = (out, np.empty_like(out), np.empty_like(out)) if on_states else (out,)
     added = steps.value if add_q else NOTHING[x.dtype]
 
     def correct_rows(first: int, stop: int) -> bool:
@@ -174,8 +175,8 @@ def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray
     except BadValue:
         explain_bad_value(x, partial(trace.delta_ratio, np) if on_states else None)
     if not is_finite:
-        for out in outs:
-            warn_if_infinite(out, x)
+        for result in outs:
+            warn_if_infinite(result, x)
     return outs
 
 

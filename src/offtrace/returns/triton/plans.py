@@ -51,12 +51,14 @@ class Library(Protocol):
         written: Sequence[Written], **constants: object,
     ) -> list[Array]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
+        ...
 
     def release(self, *arrays: Array) -> None:
         """Take back what kernels have written and no kernel reads any more."""
 
     def full(self, shape: tuple[int, ...], value: int) -> Array:
         """Return an int32 array of one value."""
+        ...
 
 
 NO_NUMBERS = (0.0,) * 7
