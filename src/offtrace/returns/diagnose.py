@@ -155,25 +155,12 @@ def diagnose(
 
 def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
     """Σ_t (γ_k ··· γ_{t-1}) β_{k:t} signal_t [B, T]: the correction where the signal is the TD error."""
-
-    zero = np.zeros(signal.shape)
-    log_pi, log_mu = (None if log is None else log.astype(np.float64) for log in (x.log_pi, x.log_mu))
+    zero, γ = np.zeros(signal.shape), gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma
+    arrays = {name: getattr(x, name) for name in ("terminated", "truncated", "valid", "pair")}
+    arrays |= {n: None if (log := getattr(x, n)) is None else log.astype(np.float64) for n in ("log_pi", "log_mu")}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the result at index")  # a sum above all floats is shown as what it is
-        return corrections(
-            trace,
-            reward=signal,
-            q=zero,
-            next_value=zero,
-            terminated=x.terminated,
-            truncated=x.truncated,
-            gamma=gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma,
-            log_pi=log_pi,
-            log_mu=log_mu,
-            valid=x.valid,
-            pair=x.pair,
-            time_major=False,
-        )
+        return corrections(trace, reward=signal, q=zero, next_value=zero, gamma=γ, **arrays, time_major=False)
 
 
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:

@@ -68,7 +68,7 @@ class JaxBackend(Backend[jax.Array]):
         _refuse_history(trace)
         traced, on_cpu = where_from(trace, x.arrays, x.gamma)
         if _looks(check, traced, on_cpu):
-            outs = numpy_backend.correct(trace, laid_out(_on_host(x), bounded(trace)), add_q=add_q)
+            outs = numpy_backend.correct(trace, laid_out(x.mapped(np.asarray, x.dtype), bounded(trace)), add_q=add_q)
             if on_cpu:
                 return _on_device_of(x.arrays["terminated"], outs)
         numbers, rule = tree_flatten(trace)
@@ -86,7 +86,7 @@ class JaxBackend(Backend[jax.Array]):
             raise ValueError(f"coefficients takes one trajectory [T], got shape {found.shape}: pass one row")
         dtype = dtype_of(found)
         if not where_from(trace, found.arrays)[0]:
-            made = numpy_backend.coefficients(trace, laid_out(_on_host(found), bounded(trace)))
+            made = numpy_backend.coefficients(trace, laid_out(found.mapped(np.asarray, found.dtype), bounded(trace)))
             return jnp.asarray(made, dtype)
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
@@ -98,7 +98,7 @@ class JaxBackend(Backend[jax.Array]):
         if how.process_group is not None:
             raise TypeError("process_group is one of torch.distributed: it goes with tensors")
         given = decisions(self, trace, arrays)
-        dtype = np.dtype(jnp.result_type(*given.dtypes)) if given.dtypes else _dtype_of_floats()
+        dtype = np.dtype(jnp.result_type(*(given.dtypes or (float,))))
         traced, on_cpu = where_from(trace, given.arrays())
         if _looks(check, traced, on_cpu):
             return jnp.asarray(numpy_weights.weigh(trace, given.mapped(_exactly), how), dtype)
@@ -155,10 +155,6 @@ def _compiled(function: Callable[..., dict[str, jax.Array]]) -> Callable[..., di
     return jax.jit(lambda arrays: function(BACKEND, **arrays))
 
 
-def _on_host(found: Agreed[jax.Array]) -> Agreed[np.ndarray]:
-    return found.mapped(np.asarray, found.dtype)
-
-
 def _refuse_history(trace: Trace) -> None:
     if trace.form == "history":
         raise TypeError(f"{trace.title!r} is a HistoryTrace, a Python function of NumPy arrays: JAX needs a StepTrace")
@@ -176,14 +172,9 @@ def _exactly(array: jax.Array) -> np.ndarray:
     return np.asarray(array, np.float32 if array.dtype == jnp.bfloat16 else None)
 
 
-def _dtype_of_floats() -> np.dtype[np.floating]:
-    """The dtype that JAX gives to floats."""
-    return np.dtype(jnp.result_type(float))
-
-
-def dtype_of(found: Agreed[jax.Array]) -> np.dtype[np.floating]:
-    """The dtype of the real arrays; where there are none, the one that JAX would take."""
-    return np.dtype(found.dtype) if found.dtype else _dtype_of_floats()
+def dtype_of(x: Agreed[jax.Array]) -> np.dtype[np.floating]:
+    """The dtype of the real arrays; where there are none, the one that JAX gives to floats."""
+    return np.dtype(x.dtype or jnp.result_type(float))
 
 
 def where_from(*trees: object) -> tuple[bool, bool]:

@@ -139,20 +139,15 @@ def weigh(trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: Merg
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
         _weigh(decay, ratio, cap, mask, segment, lags, trace.recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
-        _within(how, out)
+        if how.drop:
+            out[(out < how.lower) | (out > how.upper)] = 0.0
+        else:
+            np.clip(out, how.lower, how.upper, out=out)
         if x.valid is not None:
             out[~x.valid] = 0.0
     if how.normalize is not None and decisions is not None:
         _normalize(out, decisions, how, given.group, merge)
     return out.reshape(given.shape)
-
-
-def _within(how: Weighing, weights: np.ndarray) -> None:
-    """Hold weights to the interval, in place."""
-    if how.drop:
-        weights[(weights < how.lower) | (weights > how.upper)] = 0.0
-    else:
-        np.clip(weights, how.lower, how.upper, out=weights)
 
 
 def _normalize(
