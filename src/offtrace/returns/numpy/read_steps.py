@@ -52,40 +52,27 @@ def read(at, n, T, steps, reads, delta, passed, pi, mu, rho):
 
     `reads` says whether π, μ and ρ are read.
     """
-    reward, value, next_value = (
-        part_of(steps.reward, at, n),
-        part_of(steps.value, at, n),
-        part_of(steps.next_value, at, n),
-    )
+    reward, value = part_of(steps.reward, at, n), part_of(steps.value, at, n)
+    next_value, gammas = part_of(steps.next_value, at, n), part_of(steps.gammas, at, n)
     terminated, truncated = part_of(steps.terminated, at, n), part_of(steps.truncated, at, n)
-    log_pi, log_mu, gammas = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n), part_of(steps.gammas, at, n)
+    log_pi, log_mu = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n)
     if steps.valid.size:
         valid, next_is_valid = part_of(steps.valid, at, n), part_of(steps.valid, at + 1, n)
         truncated = truncated | ~valid
         truncated[: len(next_is_valid)] |= ~next_is_valid
-        reward, value, next_value = (
-            where_valid(valid, reward),
-            where_valid(valid, value),
-            where_valid(valid, next_value),
-        )
-        log_pi, log_mu, gammas = where_valid(valid, log_pi), where_valid(valid, log_mu), where_valid(valid, gammas)
-    bad = False
+        reward, value = where_valid(valid, reward), where_valid(valid, value)
+        next_value, gammas = where_valid(valid, next_value), where_valid(valid, gammas)
+        log_pi, log_mu = where_valid(valid, log_pi), where_valid(valid, log_mu)
+    bad, by_step = False, len(gammas) > 0
     # Short loops of one kind each: these vectorise, one long loop would not.
-    if len(gammas):
-        for t in range(n):
-            γ = np.float64(gammas[t])
-            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
-            bad |= not (0.0 <= γ <= 1.0)
-        for t in range(n):
-            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
-            delta[t] = np.float64(reward[t]) + gammas[t] * ahead - np.float64(value[t])
-    else:
-        γ = steps.gamma
-        for t in range(n):
-            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
-        for t in range(n):
-            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
-            delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
+    for t in range(n):
+        γ = np.float64(gammas[t]) if by_step else steps.gamma
+        passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+        bad |= not (0.0 <= γ <= 1.0)
+    for t in range(n):
+        γ = np.float64(gammas[t]) if by_step else steps.gamma
+        ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+        delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
     for t in range(n):
         bad |= not abs(delta[t]) < np.inf
     for t in range(T - 1 - at % T, n, T):
@@ -136,12 +123,9 @@ def fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho):
 def write(at, n, correction, value, out):
     """Write the corrections of n steps, with the values added if there are any; returns whether all are finite."""
     into, q = part_of(out, at, n), part_of(value, at, n)
-    if len(q):
-        for t in range(n):
-            into[t] = np.float64(q[t]) + correction[t]
-    else:
-        for t in range(n):
-            into[t] = correction[t]
+    adds = len(q) > 0
+    for t in range(n):
+        into[t] = np.float64(q[t]) + correction[t] if adds else correction[t]
     return are_finite(into)
 
 
