@@ -191,7 +191,7 @@ def _matrix(
         pi = [Decimal(bool(g)) for g in greedy]
     lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
 
-    found = []
+    βs = []
     for k in range(T):
         end = k
         while end < T and valid[end]:
@@ -200,8 +200,8 @@ def _matrix(
                 break
         here = slice(k, end)
         β = _betas(trace, pi[here], mu[here], rho[here], pair[here], lam_t[here]) if end > k else []
-        found.append(_within_horizon(trace, β))
-    return found
+        βs.append(_within_horizon(trace, β))
+    return βs
 
 
 @exact
@@ -273,16 +273,16 @@ def weights(
         whole = betas(row)[-1]
         match level:
             case "token":
-                found = [betas([t])[-1] for t in row]
+                weight = [betas([t])[-1] for t in row]
             case "prefix":
-                found = betas(row)[1:]
+                weight = betas(row)[1:]
             case "suffix":
-                found = [betas(row[i + 1 :])[-1] for i in range(len(row))]
+                weight = [betas(row[i + 1 :])[-1] for i in range(len(row))]
             case "sequence":
-                found = [whole] * len(row)
+                weight = [whole] * len(row)
             case _:
-                found = [whole ** (ONE / len(row)) if whole else whole] * len(row)
-        out[row] = [float(w) for w in found]
+                weight = [whole ** (ONE / len(row)) if whole else whole] * len(row)
+        out[row] = [float(w) for w in weight]
     return out
 
 

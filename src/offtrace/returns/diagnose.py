@@ -168,8 +168,8 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     goes_on = going_on(x).astype(float)
     B, T = goes_on.shape
     if trace.custom:
-        found = (custom.sweep(trace, x.rows(b, b + 1), np.zeros((1, T)), goes_on[b : b + 1]) for b in range(B))
-        return np.array([peak for _, peak in found])
+        sweeps = (custom.sweep(trace, x.rows(b, b + 1), np.zeros((1, T)), goes_on[b : b + 1]) for b in range(B))
+        return np.array([peak for _, peak in sweeps])
     decay, ratio, cap = normal_form(trace, x)
     lags = lag_caps(trace, T)
     if trace.per_decision and not len(lags):

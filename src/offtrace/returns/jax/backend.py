@@ -81,17 +81,17 @@ class JaxBackend(Backend[jax.Array]):
 
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> jax.Array:
         """β_{k:t} as [T, T], in the dtype of the log-probabilities: Δ of row t, whose δ is 1 at t and 0 elsewhere, is β_{·:t}."""
-        found = agree(self, {"gamma": 1.0, **needed(self, trace, arrays)})
-        if len(found.shape) != 1:
-            raise ValueError(f"coefficients takes one trajectory [T], got shape {found.shape}: pass one row")
-        dtype = dtype_of(found)
-        if not where_from(trace, found.arrays)[0]:
-            made = numpy_backend.coefficients(trace, laid_out(found.mapped(np.asarray, found.dtype), bounded(trace)))
-            return jnp.asarray(made, dtype)
+        x = agree(self, {"gamma": 1.0, **needed(self, trace, arrays)})
+        if len(x.shape) != 1:
+            raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
+        dtype = dtype_of(x)
+        if not where_from(trace, x.arrays)[0]:
+            β = numpy_backend.coefficients(trace, laid_out(x.mapped(np.asarray, x.dtype), bounded(trace)))
+            return jnp.asarray(β, dtype)
         _refuse_history(trace)
         numbers, rule = tree_flatten(trace)
-        how = Given(rule, tuple(found.shape), dtype != np.float64)
-        return compute(matrix, how, numbers, {**found.arrays, "gamma": 1.0}, dtype, False)
+        how = Given(rule, tuple(x.shape), dtype != np.float64)
+        return compute(matrix, how, numbers, {**x.arrays, "gamma": 1.0}, dtype, False)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""

@@ -94,8 +94,8 @@ class TorchBackend(Backend[Tensor]):
         names = [name for name, needs in (("log_pi", trace.needs_pi), ("log_mu", trace.needs_mu)) if needs]
         dtype = next((given[name].dtype for name in names if name in given), torch.get_default_dtype())
         on_host = dict.fromkeys(arrays) | {name: self.as_numpy(in_double(a)) for name, a in given.items()}
-        made = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, on_host))
-        return made.to(next(iter(given.values())).device, dtype)
+        β = torch.from_numpy(numpy_backend.BACKEND.coefficients(trace, on_host))
+        return β.to(next(iter(given.values())).device, dtype)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -103,15 +103,15 @@ class TorchBackend(Backend[Tensor]):
         dtype = reduce(torch.promote_types, given.dtypes or (torch.get_default_dtype(),))
         any_array = next(array for array in (*given.arrays().values(), *arrays.values()) if isinstance(array, Tensor))
         merge = None if how.process_group is None else weight_tensors.over(how.process_group)
-        made = self._by_host(
+        weights = self._by_host(
             check,
             any_array,
             given.arrays().values(),
             lambda: numpy_weights.weigh(trace, given.mapped(self.as_numpy), how, merge),
         )
-        if made is None:
-            made = weight_tensors.weights(trace, given, how, any_array.device, dtype)
-        return made.to(any_array.device, dtype)
+        if weights is None:
+            weights = weight_tensors.weights(trace, given, how, any_array.device, dtype)
+        return weights.to(any_array.device, dtype)
 
     def weights_of_packed(
         self, trace: Trace, arrays: Mapping[str, object], cu_seqlens: object, how: Weighing
@@ -126,10 +126,10 @@ class TorchBackend(Backend[Tensor]):
         """Whether each decision is kept."""
         given = agreed(self, self.storable, arrays)
         log_pi = given.arrays()["log_pi"]
-        made = self._by_host(
+        kept = self._by_host(
             check, log_pi, given.arrays().values(), lambda: numpy_weights.keep(criteria, given.mapped(self.as_numpy))
         )
-        return weight_tensors.keep(criteria, given) if made is None else made.to(log_pi.device)
+        return weight_tensors.keep(criteria, given) if kept is None else kept.to(log_pi.device)
 
     def _by_host(
         self, check: bool | None, like: Tensor, arrays: Iterable[object], compute: Callable[[], np.ndarray]
@@ -199,6 +199,6 @@ def by_triton(trace: Trace, x: Agreed[Tensor], add_q: bool | None) -> tuple[Tens
     return cuda.correct(trace, given, lags, add_q=add_q)
 
 
-def _on_host(found: Agreed[Tensor], trace: Trace, *, look: bool = True) -> Trajectory:
+def _on_host(x: Agreed[Tensor], trace: Trace, *, look: bool = True) -> Trajectory:
     """The trajectory that tensors which agree make, in their own memory where they are on the CPU."""
-    return laid_out(found.mapped(BACKEND.as_numpy, NUMPY_DTYPES[found.dtype]), bounded(trace), look=look)
+    return laid_out(x.mapped(BACKEND.as_numpy, NUMPY_DTYPES[x.dtype]), bounded(trace), look=look)

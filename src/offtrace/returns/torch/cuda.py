@@ -80,8 +80,8 @@ class Planner:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Slot:
         """Return a slot with memory of the workspace: the smallest free piece that holds it, or else more at its end."""
-        made = self.slot(shape, dtype)
-        size = -(-_bytes(made) // ALIGNED) * ALIGNED
+        slot = self.slot(shape, dtype)
+        size = -(-_bytes(slot) // ALIGNED) * ALIGNED
         fits = [piece for piece in self.free if piece[1] - piece[0] >= size]
         if fits:
             begin, end = min(fits, key=lambda piece: piece[1] - piece[0])
@@ -91,18 +91,18 @@ class Planner:
         else:
             begin = self.space
             self.space += size
-        self.offsets[made.place] = begin
-        return made
+        self.offsets[slot.place] = begin
+        return slot
 
     def launch(
         self, kernel: triton.JITFunction, programs: int, read: Sequence[Any], numbers: Sequence[Any], written: Sequence[Any],
         **constants: Any,
     ) -> list[Slot]:  # fmt: skip
         """Note so many programs of a kernel; return what it writes."""
-        made = [w if isinstance(w, Slot) else self.empty(*w) for w in written]
+        outs = [w if isinstance(w, Slot) else self.empty(*w) for w in written]
         compiled_in = [constants.pop(name) for name in inspect.signature(kernel.fn).parameters if name in constants]
-        self.launches.append((kernel, programs, [*read, *numbers, *made, *compiled_in], constants))
-        return made
+        self.launches.append((kernel, programs, [*read, *numbers, *outs, *compiled_in], constants))
+        return outs
 
     def release(self, *arrays: Slot) -> None:
         """Let what is launched from now on have the memory of these, if it is of the workspace."""
@@ -114,10 +114,10 @@ class Planner:
     def full(self, shape: tuple[int, ...], value: int) -> Slot:
         """Return an int32 array of one value."""
         size = math.prod(shape)
-        (made,) = self.launch(
+        (outs,) = self.launch(
             load.fill, triton.cdiv(size, plans.FILLED), [], [value, size], [(shape, "int32")], N=plans.FILLED, num_warps=4
         )  # fmt: skip
-        return made
+        return outs
 
 
 def _bytes(array: Slot) -> int:
@@ -323,23 +323,23 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
     def make(planner: Planner, rows: int) -> None:
         slots = {name: planner.slot((rows, T)) for name in there}
         rest = [planner.slot() for _ in others]
-        made = [planner.slot((rows, T)) for _ in out]
+        outs = [planner.slot((rows, T)) for _ in out]
         *numbers, lam = [planner.slot() for _ in range(len(rule.numbers) + 1)]
         given = [slots.get(name) or slots[INSTEAD[name]] for name in NAMES]
         kind = "float64" if name == "float64" else "float32"
         call = plans.Given(planner, given, kind if states else name, rule.function, reads, numbers, how)
         if per_decision and not custom:
-            plans.without_cap(call, lam, made)
+            plans.without_cap(call, lam, outs)
             return
-        found = planner.empty((rows, T), kind) if states else made[0]
+        delta = planner.empty((rows, T), kind) if states else outs[0]
         if custom:
-            plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, found)
+            plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, delta)
         elif bounds is not None:
-            plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, found)
+            plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, delta)
         else:
-            plans.with_cap(call, recursive, found)
+            plans.with_cap(call, recursive, delta)
         if states:
-            plans.state_results(call, found, lam, made)
+            plans.state_results(call, delta, lam, outs)
 
     bounded = trace.horizon if custom else None if bounds is None else len(bounds)
     key = (rule.lines, reads, how, bounded, per_decision, recursive, None if pair is None else pair.dtype, *there)
@@ -376,16 +376,16 @@ def given(
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
         bounds = planner.slot() if reach else None
-        made = planner.slot((rows, T))
+        out_slot = planner.slot((rows, T))
         call = plans.of_factors(planner, of_steps, NAME_OF[delta.dtype])
         if transposed:
-            plans.transposed(planner, of_steps, bounds, reach + 1, recursive, made)
+            plans.transposed(planner, of_steps, bounds, reach + 1, recursive, out_slot)
         elif bounds is not None:
-            plans.by_lag(call, bounds, reach + 1, recursive, made)
+            plans.by_lag(call, bounds, reach + 1, recursive, out_slot)
         elif per_decision:
-            plans.without_cap(call, 0.0, [made])
+            plans.without_cap(call, 0.0, [out_slot])
         else:
-            plans.with_cap(call, recursive, made)
+            plans.with_cap(call, recursive, out_slot)
 
     arrays = [delta, g, ratio, cap, *([lags] if lags is not None and reach else [])]
     at_once = None if transposed or per_decision or reach else rows_at_once(B, max(1, T), recursive)

@@ -52,8 +52,8 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor, starts
     numbers = [float(n) for n in (how.lower, how.upper, *parameters, out.numel())]
 
     def make(planner: Planner, rows: int) -> None:
-        read, made = [planner.slot() for _ in arrays], planner.slot()
-        planner.launch(kernels.weigh_rows, rows, read, [T, *(planner.slot() for _ in numbers)], [made], **constants)
+        read, out_slot = [planner.slot() for _ in arrays], planner.slot()
+        planner.launch(kernels.weigh_rows, rows, read, [T, *(planner.slot() for _ in numbers)], [out_slot], **constants)
 
     if out.numel():
         launch((*constants.values(), *(a.dtype for a in arrays)), (rows, T), arrays, [out], numbers, make)

@@ -101,11 +101,11 @@ capped.register_autograd(_capped_backward, setup_context=_keep_capped)
 
 def _folded(info: Any, in_dims: Sequence[int | None], arrays: Iterable[Tensor]) -> list[Tensor]:
     """Turn arrays [B, T] with a mapped dimension into arrays [N·B, T]: rows are independent."""
-    found: list[Tensor] = []
+    folded: list[Tensor] = []
     for array, dim in zip(arrays, in_dims, strict=False):
         moved = array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
-        found.append(moved.reshape(-1, moved.shape[-1]))
-    return found
+        folded.append(moved.reshape(-1, moved.shape[-1]))
+    return folded
 
 
 def _linear_vmap(info: Any, in_dims: Sequence[int | None], a: Tensor, c: Tensor) -> tuple[Tensor, int]:

@@ -203,18 +203,18 @@ def write_states(
 
 @triton.jit(do_not_specialize=["chunks"])
 def state_results(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, found, T, chunks,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, excesses, T, chunks,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
     lam: tl.float64, target, advantage, correction, RULE: tl.constexpr, READS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Store target, advantage and correction, of the Δ that was found: N steps of a row."""
+    """Store target, advantage and correction, of Δ: N steps of a row."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     b = (tl.program_id(0) // chunks).to(tl.int64)
     t = tl.program_id(0) % chunks * N + tl.arange(0, N)
     at, inside = b * T + t, t < T
-    excess = tl.load(found + at, inside, 0.0).to(tl.float64)
-    following = tl.load(found + at + 1, t + 1 < T, 0.0).to(tl.float64)
+    excess = tl.load(excesses + at, inside, 0.0).to(tl.float64)
+    following = tl.load(excesses + at + 1, t + 1 < T, 0.0).to(tl.float64)
     delta, weight = td_error(a, b, t, T, n, RULE, READS - STATES), state_weight(a, at, inside, n)
     discount = leaves(a, b, t, T, n, RULE, READS)
     write_states(

@@ -184,14 +184,14 @@ def transposed(
     )  # fmt: skip
 
 
-def state_results(call: Given, found: Array, lam: Any, out: Sequence[Array]) -> None:
+def state_results(call: Given, delta: Array, lam: Any, out: Sequence[Array]) -> None:
     """Write correction, target and advantage of state values, from Δ."""
     B, T = call.shape
     n = min(FILLED, max(128, triton.next_power_of_2(T)))
     chunks = triton.cdiv(T, n)
     correction, target, advantage = out
     call.library.launch(
-        load.state_results, count(chunks, B), [*call.arrays, found], [T, chunks, *call.numbers, lam],
+        load.state_results, count(chunks, B), [*call.arrays, delta], [T, chunks, *call.numbers, lam],
         [target, advantage, correction], **call.constants, N=n, num_warps=max(1, n // 256),
     )  # fmt: skip
 
@@ -242,10 +242,10 @@ def swept(
         **call.constants, **shared, BLOCKS=STARTS // BLOCK, MOST=LARGE[kind], STAGE=now, num_warps=4,
     )  # fmt: skip
     how = call.how if whole else 0
-    made = [((B, T), call.dtype if whole else kind) if out is None else out]
+    outs = [((B, T), call.dtype if whole else kind) if out is None else out]
     written, marks, out = launch(
         sweep.sweep, programs, [*call.written, room, ends, written, marks, written if out is None else out],
-        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *made], **shared, M=STARTS, num_warps=1,
+        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *outs], **shared, M=STARTS, num_warps=1,
     )  # fmt: skip
     if not leave:
         (out,) = launch(
@@ -270,7 +270,7 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
     launch, shared = call.library.launch, {"FAN": FAN, "KEYS": keys, "num_warps": warps}
     ordered, plain = ((steps,), "int32" if keys else kind), ((steps,), kind)
     there = out if call.dtype == kind else None
-    lowest, before, clipped, found, leaving, weights, nodes, stage = launch(
+    lowest, before, clipped, within, leaving, weights, nodes, stage = launch(
         tree.leaf_tables, count(programs, B), [*call.arrays, stage, stage if there is None else there],
         [plane, B, T, programs, strides[0], *call.numbers],
         [
@@ -287,8 +287,8 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         )  # fmt: skip
     (out,) = launch(
         tree.starts, count(programs, B),
-        [*call.written, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
-        [plane, wide, B, T, programs, call.how], [found if call.dtype == kind else out], LEVELS=len(strides), **shared,
+        [*call.written, lowest, before, clipped, within, leaving, weights, nodes, beyond, stage],
+        [plane, wide, B, T, programs, call.how], [within if call.dtype == kind else out], LEVELS=len(strides), **shared,
     )  # fmt: skip
     return walked(call, True, stage, out)
 
@@ -300,7 +300,7 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     plane, steps, kind = B * parts, B * parts * SORTED, call.kind
     fresh = [((steps,), "float64"), ((steps,), kind), ((steps,), kind)]
     launch = call.library.launch
-    found, pieces, stage = swept(call, False, stage, SORTED, out if call.dtype == kind else None)
+    partial, pieces, stage = swept(call, False, stage, SORTED, out if call.dtype == kind else None)
     each = pieces.shape[-1]
     (sums,) = launch(
         readout.running_sums, count(3, B), [pieces, stage], [B, parts], [((3, B, parts), "float64")],
@@ -314,14 +314,14 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     while size < parts * SORTED:
         last = 2 * size >= parts * SORTED
         before = tables
-        read = [*call.written, stage, sums, *tables, starts, weights, found, *(old or tables)]
-        *tables, found = launch(
+        read = [*call.written, stage, sums, *tables, starts, weights, partial, *(old or tables)]
+        *tables, partial = launch(
             readout.level, count(parts, B), read, [B, T, parts, plane, size, call.how],
-            [*tables, found if call.dtype == kind else out] if last else [*(old or fresh), found],
+            [*tables, partial if call.dtype == kind else out] if last else [*(old or fresh), partial],
             BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before
-    return walked(call, False, stage, found)
+    return walked(call, False, stage, partial)
 
 
 def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:

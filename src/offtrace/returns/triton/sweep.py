@@ -173,10 +173,10 @@ def sweep(
     passed = tl.where(wanted, 0, 1)  # others are done, or will be
     if tl.min(passed) != 0:
         return
-    found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
+    total, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
     tl.store(stage + b, TREE, wanted & (odd != 0) & (leave != 0))
     tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted & (leave == 0))
-    write(q, valid, out, b * T + k, wanted & there, found, how)
+    write(q, valid, out, b * T + k, wanted & there, total, how)
 
 
 @triton.jit
@@ -205,11 +205,11 @@ def sweep_again(
         start = first + part * PART
         row, b, k, there = starts_of(rows, start, B, T, parts, steps, ROWS, PART)
         passed = tl.where(marked, 0, 1)
-        found, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
+        total, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
         if tl.max(odd) != 0:
             offset = (row % parts * steps).to(tl.int32)
-            found = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
-        write(x1, x5, out, b * T + k, marked & there, found, how)
+            total = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
+        write(x1, x5, out, b * T + k, marked & there, total, how)
 
 
 @triton.jit

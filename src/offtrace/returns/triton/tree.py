@@ -163,7 +163,7 @@ def shifted(x, first, SIZE: tl.constexpr):
 def leaf_tables(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, swept, plane, B, T, programs, stride,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
-    lowest, before, clipped, found, leaving, weights, nodes, stage,
+    lowest, before, clipped, within, leaving, weights, nodes, stage,
     RULE: tl.constexpr, READS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row.
@@ -188,7 +188,7 @@ def leaf_tables(
     x = 1.0 / R
     t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x)
     at = b * stride * LEAF + t
-    tl.store(found + b * T + t, ((E + total) * x + at_column(W, t_next, 0.0)) / D, t < T)
+    tl.store(within + b * T + t, ((E + total) * x + at_column(W, t_next, 0.0)) / D, t < T)
     x = tl.minimum(x, at_column(following, t * 0 + tl.arange(0, LEAF)[None, :] + 1, float("inf")))
     tl.store(leaving + at, packed(x * last(R, LEAF)[:, None], KEYS))
     tl.store(weights + at, last(D, LEAF)[:, None] / D)
@@ -379,10 +379,10 @@ def group(
 
 @triton.jit(do_not_specialize=["plane", "wide", "B", "programs", "how"])
 def starts(
-    q, valid, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage,
+    q, valid, lowest, before, clipped, within, leaving, weights, nodes, beyond, stage,
     plane, wide, B, T, programs, how, out, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of the starts in FAN leaves of a row: what was found within the leaf, and what is beyond it, level by level."""
+    """Compute Δ of the starts in FAN leaves of a row: what it is worth within the leaf, and what is beyond it, level by level."""
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if tl.load(stage + b) != TREE:
@@ -393,7 +393,7 @@ def starts(
     t = (parent * FAN + row) * LEAF + tl.arange(0, LEAF)[None, :]
     _, stride = place(B, T, 1, FAN)
     at = b * stride * LEAF + t
-    total = tl.load(found + b * T + t, t < T, 0.0).to(tl.float64)
+    total = tl.load(within + b * T + t, t < T, 0.0).to(tl.float64)
     log_x = log(unpacked(tl.load(leaving + at), KEYS))
     weight = tl.load(weights + at).to(tl.float64)
     for i in tl.static_range(LEVELS):

@@ -125,8 +125,8 @@ def at_the_end(do: Indexing, values: Tensor, last: Tensor) -> Tensor:
     """What stands at the last decision of each row, at all of its decisions."""
     xp, T = do.xp, last.shape[1]
     back, place = _flipped(do, last), _places(xp, last)
-    found = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
-    return do.take(values, T - 1 - _flipped(do, found.two))
+    latest = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
+    return do.take(values, T - 1 - _flipped(do, latest.two))
 
 
 def weigh(
@@ -147,8 +147,8 @@ def weigh(
         maps = _suffixes(do, maps, first)
     elif how.level != "token":
         alone = maps if recursive else maps._replace(b=xp.full_like(maps.b, INFINITY))
-        found = sums(do, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
-        maps = found if recursive else found._replace(b=maps.b)
+        scanned = sums(do, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
+        maps = scanned if recursive else scanned._replace(b=maps.b)
     x = xp.minimum(maps.a, maps.b)
     lags = trace.bounds_by_lag(T + 1)
     if lags is not None:  # d_n for n = 0, 1, …, T decisions, 0 from the horizon on
@@ -166,8 +166,10 @@ def _suffixes(do: Operations, maps: Maps, first: Tensor) -> Maps:
     xp = do.xp
     back = Maps(*(_flipped(do, a) for a in maps))
     begins = _shifted(xp, _flipped(do, first), 1, False)  # the next step begins another row
-    found = sums(do, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
-    after = (xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(found, IDENTITY, strict=True))
+    scanned = sums(do, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
+    after = (
+        xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(scanned, IDENTITY, strict=True)
+    )
     return Maps(*(_flipped(do, a) for a in after))
 
 
