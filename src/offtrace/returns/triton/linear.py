@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.triton import big_float
-from offtrace.returns.triton.load import (
+from offtrace.returns.triton.load import (  # fmt: skip
     STATES,
     enters,
     leaves,
@@ -140,10 +140,8 @@ def linear_rows(
         t = (((part + 1) * chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
         plain, weight = None, None
         if (STATES & READS) and PASS != MAPS:
-            plain, weight = (
-                td_error(a, b, t, T, n, RULE, READS - STATES),
-                state_weight(a, b * T + t, (t >= 0) & (t < T), n),
-            )
+            plain = td_error(a, b, t, T, n, RULE, READS - STATES)
+            weight = state_weight(a, b * T + t, (t >= 0) & (t < T), n)
             delta = tl.where(live(a, b * T + t, t < T, READS), plain * weight, 0.0)
         else:
             delta = td_error(a, b, t, T, n, RULE, READS)

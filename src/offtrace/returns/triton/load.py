@@ -190,9 +190,8 @@ def write_states(
     ahead = inside & (t + 1 < T)
     goes_on = live(a, at + 1, ahead, READS) & (discount > 0.0)
     # What v_{t+1} adds to V(s_{t+1}); next_value is the true one, so that it is never the next episode's.
-    more = (
-        tl.load(a[1] + at + 1, ahead, 0.0).to(tl.float64) + following - tl.load(a[2] + at, inside, 0.0).to(tl.float64)
-    )
+    next_value = tl.load(a[2] + at, inside, 0.0).to(tl.float64)
+    more = tl.load(a[1] + at + 1, ahead, 0.0).to(tl.float64) + following - next_value
     delta += tl.where(goes_on, discount * lam * more, 0.0)
     value = tl.load(a[1] + at, inside, 0.0).to(tl.float64)
     kind = out.dtype.element_ty

@@ -141,9 +141,8 @@ def lifetimes(
     t = tl.arange(0, N)[None, :]
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     g = leaves(a, tl.minimum(row, B - 1)[:, None], t, T, n, RULE, READS)
-    begun = tl.associative_scan(
-        tl.where(g == 0.0, t, -1), 1, later
-    )  # the last step of an episode is of the next one here
+    # The last step of an episode is of the next one here.
+    begun = tl.associative_scan(tl.where(g == 0.0, t, -1), 1, later)
     lived = tl.sum(tl.where(t < T, t - begun, 0), 1)
     tl.store(stage + row, tl.where(lived > life * T, TREE, SWEEP), row < B)
 
