@@ -27,11 +27,13 @@ def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray
     if add_q is None:
         seen = probabilities(x, ("rho", *trace.reads))
         weight = trace.delta_ratio(np, seen["rho"])
-        met = {name: _preceding(array) for name, array in seen.items() if name in trace.reads}
+        before = ((0, 0), (1, 0))
+        met = {n: np.pad(seen[n][:, :-1], before, constant_values=np.nan) for n in seen if n in trace.reads}
         correction = sweep(trace, x, weight * delta, discount, seen=met)[0]
         target = q.astype(np.float64) + correction
-        ahead = np.where(discount > 0.0, _following(target) - x.read("next_value"), 0.0)
-        advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
+        ahead = np.pad(target[:, 1:], ((0, 0), (0, 1))) - x.read("next_value")
+        ahead = discount * trace.advantage_lam * np.where(discount > 0.0, ahead, 0.0)
+        advantage = weight * np.where(weight == 0.0, 0.0, delta + ahead)
         outs = target, advantage, correction
     else:
         out = sweep(trace, x, delta, discount)[0]
@@ -39,16 +41,6 @@ def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray
     for out in outs:
         warn_if_infinite(out, x)
     return outs
-
-
-def _preceding(array: np.ndarray) -> np.ndarray:
-    """What is one step earlier, [B, T]; NaN before the first."""
-    return np.concatenate([np.full_like(array[:, :1], np.nan), array[:, :-1]], axis=1)
-
-
-def _following(array: np.ndarray) -> np.ndarray:
-    """What is one step later, [B, T]; 0 after the last."""
-    return np.concatenate([array[:, 1:], np.zeros_like(array[:, :1])], axis=1)
 
 
 def sweep(

@@ -335,7 +335,7 @@ def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q:
         if custom:
             plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, delta)
         elif bounds is not None:
-            plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, delta)
+            plans.walked(call, rest[-1], recursive, delta, reach=len(bounds) + 1)
         else:
             plans.with_cap(call, recursive, delta)
         if states:
@@ -381,7 +381,7 @@ def given(
         if transposed:
             plans.transposed(planner, of_steps, bounds, reach + 1, recursive, out_slot)
         elif bounds is not None:
-            plans.by_lag(call, bounds, reach + 1, recursive, out_slot)
+            plans.walked(call, bounds, recursive, out_slot, reach=reach + 1)
         elif per_decision:
             plans.without_cap(call, 0.0, [out_slot])
         else:

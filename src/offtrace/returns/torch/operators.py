@@ -113,18 +113,9 @@ def _linear_vmap(info: Any, in_dims: Sequence[int | None], a: Tensor, c: Tensor)
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 
-def _capped_vmap(
-    info: Any,
-    in_dims: Sequence[int | None],
-    delta: Tensor,
-    g: Tensor,
-    ratio: Tensor,
-    cap: Tensor,
-    lags: Tensor,
-    recursive: bool,
-    transposed: bool,
-) -> tuple[Tensor, int]:
-    out = capped(*_folded(info, in_dims, (delta, g, ratio, cap)), lags, recursive, transposed)
+def _capped_vmap(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+    *arrays, lags, recursive, transposed = arguments
+    out = capped(*_folded(info, in_dims, arrays), lags, recursive, transposed)
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 

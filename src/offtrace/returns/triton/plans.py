@@ -150,18 +150,6 @@ def without_cap(call: Given, lam: Any, out: Sequence[Array]) -> None:
     launch(linear.linear_odd, B, [*arrays, odd, out[0]], [T, *numbers], written, **constants, num_warps=4)
 
 
-def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> None:
-    """Write Δ, or q + Δ, of a rule with bounds by lag."""
-    B, T = call.shape
-    rows = ROWS if B >= ROWS // 2 else 1
-    groups = triton.cdiv(B, rows)
-    call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, lags, lags, out],
-        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=True, ROWS=rows, M=WALKED, num_warps=1,
-    )  # fmt: skip
-
-
 def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> None:
     """Write Δ, or q + Δ, of a custom trace."""
     B, T = call.shape
@@ -290,7 +278,7 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         [*call.written, lowest, before, clipped, within, leaving, weights, nodes, beyond, stage],
         [plane, wide, B, T, programs, call.how], [within if call.dtype == kind else out], LEVELS=len(strides), **shared,
     )  # fmt: skip
-    return walked(call, True, stage, out)
+    return walked(call, stage, True, out)
 
 
 def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
@@ -321,16 +309,17 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
             BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before
-    return walked(call, False, stage, partial)
+    return walked(call, stage, False, partial)
 
 
-def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:
-    """Walk the rows that are left by definition."""
+def walked(call: Given, table: Array, recursive: bool, out: Array, *, reach: int = 0) -> Array:
+    """Walk rows by definition: those that are left by the stages in `table`; or with a `reach` all, with bounds by lag there."""
     B, T = call.shape
-    groups = triton.cdiv(B, ROWS)
+    rows = 1 if reach and B < ROWS // 2 else ROWS
+    groups = triton.cdiv(B, rows)
     (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, stage, stage, out],
-        [0, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=WALKED, num_warps=1,
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, table, table, out],
+        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
+        RECURSIVE=recursive, LAGS=reach > 0, ROWS=rows, M=WALKED, num_warps=1,
     )  # fmt: skip
     return out
