@@ -130,10 +130,10 @@ def options(
 
 
 def _bound(name: str, value: object) -> float:
-    found = option(name, value, 0.0, np.inf)
-    if not isinstance(found, float):
+    bound = option(name, value, 0.0, np.inf)
+    if not isinstance(bound, float):
         raise TypeError(f"{name} is traced by JAX, but a program is compiled for its bounds: pass {name} as a float")
-    return found
+    return bound
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -214,17 +214,16 @@ def criteria(
 
 def _each(name: str, bound: Bound | Sequence[Bound], names: list[str]) -> list[Bound]:
     """A bound for each criterion."""
-    if isinstance(bound, float | int) or bound is None or np.ndim(bound) == 0:  # pyright: ignore[reportArgumentType]
-        found: list[Bound] = [bound] * len(names)  # pyright: ignore[reportAssignmentType]
+    if bound is None or np.ndim(bound) == 0:  # pyright: ignore[reportArgumentType]
         if len(names) > 1 and bound is not None:
             raise ValueError(
                 f"{name} is one number for {len(names)} criteria: pass one for each, None where there is none"
             )
-        return found
-    made = list(bound)
-    if len(made) != len(names):
-        raise ValueError(f"{name} has {len(made)} numbers for {len(names)} criteria: pass one for each")
-    return made
+        return [bound] * len(names)  # pyright: ignore[reportReturnType]
+    bounds: list[Bound] = list(bound)  # pyright: ignore[reportArgumentType]
+    if len(bounds) != len(names):
+        raise ValueError(f"{name} has {len(bounds)} numbers for {len(names)} criteria: pass one for each")
+    return bounds
 
 
 def _criterion(name: str, lower: Bound, upper: Bound, *, signed: bool) -> Criterion:
