@@ -10,6 +10,8 @@ from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import SkipsRemoved, agreed_rule, batch_first, layout_of, rule_batch_first
+from offtrace.returns.stacked import in_rows, is_array, stacked_of
+from offtrace.returns.transforms import Transform, to_returns, to_values
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
 from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
@@ -52,6 +54,8 @@ def targets(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
@@ -67,6 +71,9 @@ def targets(
     All arrays are of one kind: NumPy arrays, tensors or JAX arrays; `gamma` may be a number. They are [T], [B, T] or [B, T, 1];
     with `time_major=True` [T, B] or [T, B, 1]. [N, 1] may be N steps of one environment or N rows of one step: `time_major` True
     or False says which, and without it there is an error. `differentiable` lets gradients through, where the arrays have any.
+    `stack="first"` takes K critics, objectives or agents at once: some arrays are [K, B, T], the others [B, T] for all of them;
+    with "last" these are [B, T, K]. `transform` is for critics that predict h of a return, such as `SignedHyperbolic()`: q,
+    next_value and the result are h of what they would be, and δ is a difference of returns (`offtrace.returns.transforms`).
     `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a GPU only if it is
     True.
 
@@ -80,7 +87,7 @@ def targets(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(as_rule(trace), arrays, True, time_major, differentiable, check)[0]
+    return _run(as_rule(trace), arrays, True, time_major, stack, transform, differentiable, check)[0]
 
 
 @refuses_done
@@ -100,10 +107,12 @@ def corrections(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
-    """Δ_k, what `targets` adds to q_k. Arrays and options are those of `targets`.
+    """Δ_k, what `targets` adds to q_k. Arrays and options are those of `targets`; with a `transform`, Δ is one of returns.
 
     >>> import numpy as np, offtrace as ot
     >>> none = np.zeros(2, bool)
@@ -118,7 +127,7 @@ def corrections(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(as_rule(trace), arrays, False, time_major, differentiable, check)[0]
+    return _run(as_rule(trace), arrays, False, time_major, stack, transform, differentiable, check)[0]
 
 
 class StateTargets(NamedTuple, Generic[Array]):
@@ -151,6 +160,8 @@ def state_targets(
     skip: Array | None = None,
     pair: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> StateTargets[Array]:
@@ -172,8 +183,8 @@ def state_targets(
     γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where `next_value` comes from another network than `value`.
 
     Both log-probabilities are always read. A λ that is given by step belongs to the action of its step. `pair`, for custom traces
-    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `differentiable` and `check` are those of
-    `targets`.
+    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `stack`, `transform`, `differentiable` and
+    `check` are those of `targets`; with a `transform`, advantages and corrections are differences of returns.
 
     >>> import numpy as np, offtrace as ot
     >>> none, zero = np.zeros(2, bool), np.zeros(2)
@@ -189,7 +200,7 @@ def state_targets(
         "reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
     }  # fmt: skip
-    return StateTargets(*_run(rule, arrays, None, time_major, differentiable, check))
+    return StateTargets(*_run(rule, arrays, None, time_major, stack, transform, differentiable, check))
 
 
 @refuses_done
@@ -247,6 +258,8 @@ def _run(
     arrays: dict[str, Any],
     add_q: bool | None,
     time_major: bool | None,
+    stack: str | None,
+    transform: Transform | None,
     differentiable: bool,
     check: bool | None,
 ) -> tuple[Any, ...]:
@@ -256,7 +269,14 @@ def _run(
     back into the layout that came in.
     """
     backend: Backend[Any] = backend_of(arrays, differentiable)
-    layout, skips, uncorrected = layout_of(arrays, time_major), None, rule.uncorrected
+    skips, stacked, uncorrected = None, None, rule.uncorrected
+    if transform is not None:
+        arrays = to_returns(backend, transform, arrays)
+    if stack is not None:
+        arrays = {name: backend.array(name, a) if is_array(name, a) else a for name, a in arrays.items()}
+        stacked = stacked_of(backend, arrays, stack, time_major)
+        (rule, arrays), time_major = in_rows(stacked, rule, arrays), False
+    layout = layout_of(arrays, time_major)
     rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
     skip = arrays.pop("skip")
     try:
@@ -267,10 +287,22 @@ def _run(
         wanted = True if uncorrected else add_q
         outs = backend.correct(trace, read, add_q=wanted, differentiable=differentiable, check=check)
     except BadValueError as error:
-        raise error.with_index(layout.index_given(error.at if skips is None else skips.index_given(error.at))) from None
+        at = layout.index_given(error.at if skips is None else skips.index_given(error.at))
+        if transform is not None:
+            error.text += f". With a transform, values are read as returns: h⁻¹ of what was given, h = {transform!r}"
+        raise error.with_index(at if stacked is None else stacked.index_given(at)) from None
     if uncorrected and not add_q:  # its return is computed without q
-        excess, valid = outs[0] - backend.array("q", arrays["q"]), arrays.get("valid")
-        outs = (excess if valid is None else backend.xp.where(backend.array("valid", valid) != 0, excess, 0.0),)
+        outs = (_where_valid(backend, arrays, outs[0] - backend.array("q", arrays["q"])),)
+    if transform is not None and add_q is not False:  # targets in the scale of the values that came in
+        outs = (_where_valid(backend, arrays, to_values(backend, transform, outs[0])), *outs[1:])
     if skips is not None:
         outs = tuple(map(skips.restored, outs))
-    return outs if layout.is_batch_first else tuple(map(layout.restored, outs))
+    if not layout.is_batch_first:
+        outs = tuple(map(layout.restored, outs))
+    return outs if stacked is None else tuple(map(stacked.restored, outs))
+
+
+def _where_valid(backend: Backend[Array], arrays: dict[str, Any], out: Array) -> Array:
+    """A result with 0 at invalid steps."""
+    valid = arrays.get("valid")
+    return out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)

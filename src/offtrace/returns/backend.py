@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, Module, is_number
+from offtrace.returns.mixtures import Mixture
 from offtrace.returns.weights.decisions import Criterion, Weighing
 from offtrace.traces import Trace
 from offtrace.trajectory import Agreed
@@ -44,6 +45,10 @@ class Backend(ArrayKind[Array]):
     @abstractmethod
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Array:
         """β_{k:t} of one trajectory [T] as [T, T]."""
+
+    @abstractmethod
+    def mixed(self, x: Mixture) -> Array:
+        """The masses [B, T, N] of the projected mixtures, in the dtype of those that come in or in float64."""
 
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:

@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import bounded, decisions, needed
-from offtrace.returns.numpy import custom, gradients, passes
+from offtrace.returns.mixtures import Mixture
+from offtrace.returns.numpy import custom, gradients, mixtures, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
@@ -42,6 +43,9 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         if len(x.shape) != 1:
             raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
         return coefficients(trace, x)
+
+    def mixed(self, x: Mixture) -> np.ndarray:
+        return mixtures.mixed(x)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         if how.process_group is not None:
