@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import SkipsRemoved, agreed_rule, batch_first, layout_of, rule_batch_first
-from offtrace.returns.stacked import in_rows, is_array, stacked_of
+from offtrace.returns.inputs import Layout, SkipsRemoved, agreed_rule, layout_of
+from offtrace.returns.stacked import Stacked, stacked_of
 from offtrace.returns.transforms import Transform, to_returns, to_values
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
@@ -269,37 +269,40 @@ def _run(
     back into the layout that came in.
     """
     backend: Backend[Any] = backend_of(arrays, differentiable)
-    skips, stacked, uncorrected = None, None, rule.uncorrected
+    forms: list[Stacked[Any] | Layout | SkipsRemoved[Any]] = []  # what is undone at the end, the last one first
+    uncorrected = rule.uncorrected
     if transform is not None:
         arrays = to_returns(backend, transform, arrays)
     if stack is not None:
-        arrays = {name: backend.array(name, a) if is_array(name, a) else a for name, a in arrays.items()}
-        stacked = stacked_of(backend, arrays, stack, time_major)
-        (rule, arrays), time_major = in_rows(stacked, rule, arrays), False
+        forms.append(stacked_of(backend, arrays, stack, time_major))
+        (rule, arrays), time_major = forms[0].into(rule, arrays), False
     layout = layout_of(arrays, time_major)
-    rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
+    if not layout.is_batch_first:
+        rule, arrays = layout.into(rule, arrays)
+        forms.append(layout)
     skip = arrays.pop("skip")
     try:
         if skip is not None:
-            removed = SkipsRemoved[Any](backend, skip, arrays)
-            rule, arrays, skips = removed.rule(rule), removed.without(arrays), removed
+            skips = SkipsRemoved[Any](backend, skip, arrays)
+            rule, arrays = skips.into(rule, arrays)
+            forms.append(skips)
         trace, read = agreed_rule(backend, rule, arrays)
         wanted = True if uncorrected else add_q
         outs = backend.correct(trace, read, add_q=wanted, differentiable=differentiable, check=check)
     except BadValueError as error:
-        at = layout.index_given(error.at if skips is None else skips.index_given(error.at))
+        at = error.at
+        for form in reversed(forms):
+            at = form.index_given(at)
         if transform is not None:
             error.text += f". With a transform, values are read as returns: h⁻¹ of what was given, h = {transform!r}"
-        raise error.with_index(at if stacked is None else stacked.index_given(at)) from None
+        raise error.with_index(at) from None
     if uncorrected and not add_q:  # its return is computed without q
         outs = (_where_valid(backend, arrays, outs[0] - backend.array("q", arrays["q"])),)
     if transform is not None and add_q is not False:  # targets in the scale of the values that came in
         outs = (_where_valid(backend, arrays, to_values(backend, transform, outs[0])), *outs[1:])
-    if skips is not None:
-        outs = tuple(map(skips.restored, outs))
-    if not layout.is_batch_first:
-        outs = tuple(map(layout.restored, outs))
-    return outs if stacked is None else tuple(map(stacked.restored, outs))
+    for form in reversed(forms):
+        outs = tuple(map(form.restored, outs))
+    return outs
 
 
 def _where_valid(backend: Backend[Array], arrays: dict[str, Any], out: Array) -> Array:

@@ -14,7 +14,7 @@ from offtrace._shared import notebook
 from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.inputs import batch_first, layout_of, rule_batch_first
+from offtrace.returns.inputs import layout_of
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import custom, gradients
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
@@ -120,9 +120,9 @@ def diagnose(
     """
     arrays = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu}
     arrays |= {"valid": valid, "pair": pair, "greedy": greedy}
-    layout = layout_of(arrays, time_major)
-    trace = as_trace(rule_batch_first(layout, as_trace(trace)))
-    x = numpy_backend.BACKEND.trajectory(trace, batch_first(layout, as_numpy(arrays)))
+    rule, rows = layout_of(arrays, time_major).into(as_trace(trace), as_numpy(arrays))
+    trace = as_trace(rule)
+    x = numpy_backend.BACKEND.trajectory(trace, rows)
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
@@ -213,8 +213,8 @@ def adapt(
     if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
     arrays = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu, "valid": valid}
-    layout = layout_of(arrays, time_major)
-    x = laid_out(agree(NUMPY, {**batch_first(layout, as_numpy(arrays)), "gamma": gamma}))
+    _, rows = layout_of(arrays, time_major).into(trace, as_numpy(arrays))
+    x = laid_out(agree(NUMPY, {**rows, "gamma": gamma}))
     if x.valid is not None and not x.valid.any():
         raise ValueError("there is no valid step to measure a rate on")
     magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)
