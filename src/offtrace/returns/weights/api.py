@@ -220,7 +220,7 @@ def _each(name: str, bound: Bound | Sequence[Bound], names: list[str]) -> list[B
                 f"{name} is one number for {len(names)} criteria: pass one for each, None where there is none"
             )
         return [bound] * len(names)  # pyright: ignore[reportReturnType]
-    bounds: list[Bound] = list(bound)  # pyright: ignore[reportArgumentType]
+    bounds: list[Bound] = [*bound]  # pyright: ignore
     if len(bounds) != len(names):
         raise ValueError(f"{name} has {len(bounds)} numbers for {len(names)} criteria: pass one for each")
     return bounds
