@@ -225,7 +225,7 @@ def td_errors(*, reward: Row, q: Row, next_value: Row, terminated: Row, gamma: f
 def corrections(
     trace: tr.Trace, *, reward: Row, q: Row, next_value: Row, terminated: Row, gamma: float | Row, **row: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
+    """Δ, and Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
     δ = _decimals(td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma))
     γ = _decimals(np.broadcast_to(gamma, T))

@@ -222,7 +222,7 @@ def agreed_rule(backend: Backend[Array], rule: Rule, arrays: Mapping[str, object
 def _bootstrapped(
     backend: Backend[Array], next_value: Array, terminated: Array, truncated: Array, valid: Array | None = None
 ) -> dict[str, Array]:
-    """As q the value at s_t that the step before bootstraps from, if an episode goes on there; else 0."""
+    """As q the value at s_t that the step before bootstraps from, if an episode continues there; else 0."""
     xp, ends = backend.xp, (terminated != 0) | (truncated != 0)
     ends = ends if valid is None else ends | (valid == 0)
     zero = xp.zeros_like(next_value)

@@ -1,7 +1,7 @@
 """The arrays of a block of steps → TD errors, discounts and probabilities in float64; and results back into arrays.
 
     δ_t = r_t + γ_t (1 − terminated_t) next_value_t − value_t        (0 at invalid steps)
-    passed_t = γ_t, or 0 where no trace goes on from t to t+1: at an end, at padding and at the row's end
+    passed_t = γ_t, or 0 where no trace continues from t to t+1: at an end, at padding and at the row's end
 
 On state values
 
@@ -144,7 +144,7 @@ def write_states(at, n, delta, weight, x, value, next_value, target, advantage, 
     for t in range(len(v)):
         ahead = np.float64(v[t]) + later[t] - np.float64(then[t])
         gain[t] = delta[t] + (weight[t] * ahead if weight[t] > 0.0 else 0.0)
-    if len(v) < n:  # the batch ends here, and no trace goes on
+    if len(v) < n:  # the batch ends here, and no trace continues
         gain[n - 1] = delta[n - 1]
     return are_finite(goal) & are_finite(gain) & are_finite(change)
 

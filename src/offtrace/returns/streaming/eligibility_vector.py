@@ -49,7 +49,7 @@ def factors_of(trace: Trace, now: Now) -> Factors:
 def keeper(trace: Trace, size: int, *, on_states: bool = False) -> _PerDecision | _Groups | _Starts:
     """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t, `clear` forgets all.
 
-    On state values a start has no action of its own, and is scaled by the actions before t, which `Now` then holds.
+    On state values a start has no own action, and is scaled by the actions before t, which `Now` then holds.
     """
     step, beta = trace.step_form, trace.history_form
     if beta is not None:

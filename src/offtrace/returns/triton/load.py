@@ -110,7 +110,7 @@ def probabilities(a, at, inside, READS: tl.constexpr):
         mu = e_to(log_mu)
     if RHO & READS:
         rho = e_to(log_pi - log_mu)
-    # μ = 0, π infinite, or either NaN. A rule's own xp.where could hide it, so it is told beside them.
+    # μ = 0, π infinite, or either NaN. A rule's own xp.where could hide it, so it is returned separately.
     bad = tl.where(tl.abs(log_mu) < float("inf"), tl.where(log_pi < float("inf"), 0.0, float("nan")), float("nan"))
     return pi, mu, rho, bad
 

@@ -10,7 +10,7 @@ before it: Q_i, the sum of e^K cap δ of the places up to i, and V_i, that of th
 
     Q_{r-1} + e^(a_k − θ_r) V_r          where r is the first place with θ_r > a_k; K counts from the stretch's first step.
 
-Blocks of BLOCK steps are swept by `caps`, each as a row of its own, and sorted here. `level` then goes over pairs of neighbouring
+Blocks of BLOCK steps are swept by `sweep`, each as a separate row, and sorted here. `level` then goes over pairs of neighbouring
 stretches, twice as long each time: the starts of the first one look into the second, and the two are merged. A place's rank in
 the other stretch is all that merging takes, since Q and V of both are sums that are added up.
 

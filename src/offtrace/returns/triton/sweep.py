@@ -193,7 +193,7 @@ def sweep_again(
     out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of marked starts once more, PART at a time: in float64, and what that does not hold by definition."""
+    """Compute Δ of marked starts again, PART at a time: in float64, and what that does not hold by definition."""
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     marked = tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :]) != 0
     if tl.max(marked.to(tl.int32)) == 0:

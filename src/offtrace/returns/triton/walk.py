@@ -13,7 +13,7 @@ from offtrace.returns.triton.load import STATES, leaves, link, live, numbers, pr
 from offtrace.returns.triton.sweep import WALK
 
 MOST, LEAST = tl.constexpr(2.0**big_float.RISE.value), tl.constexpr(2.0**-big_float.RANGE.value)
-"""Products between these are walked in float64: a weight that has vanished beside them is negligible."""
+"""Products between these are walked in float64: a weight that is too small for float64 is negligible against them."""
 
 
 @triton.jit

@@ -58,7 +58,7 @@ def weights(
 
     For the decisions 1, 2, … of a row, with a trace that starts one step before it (x_0 = 1):
 
-    - "token": decay_i min(cap_i, ratio_i), as if each decision were a row of its own
+    - "token": decay_i min(cap_i, ratio_i), as if each decision were a separate row
     - "prefix": decay_1 ··· decay_i min(cap_i, x_i), x_i = ratio_i x_{i-1}, which a recursive trace clips at cap_i. Uncapped it is
       ρ_1 ··· ρ_i, the right weight of a decision
     - "suffix": the same of the actions after i

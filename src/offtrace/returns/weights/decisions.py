@@ -1,6 +1,6 @@
 """What `weights` and its kin take: log-probabilities of decisions, which of them are decisions, and where packed rows begin.
 
-    log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t), [T] or [B, T]; each in a dtype of its own
+    log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t), [T] or [B, T]; their dtypes may differ
     mask              true for decisions: booleans, or 0 and 1 of any dtype; elsewhere nothing is read, and the weight is 0
     segment           integer ids, [T] or [B, T], that do not fall along a row: decisions with the same id are a row of their own
     group             integer ids, [B]: rows that are normalised together

@@ -132,7 +132,7 @@ def at_the_end(do: Indexing, values: Tensor, last: Tensor) -> Tensor:
 def weigh(
     do: Operations, trace: Trace, logs: Mapping[str, Tensor], decision: Tensor, segment: Tensor | None, how: Weighing
 ) -> Tensor:
-    """The weights [N, T] in float64, held to the interval, but not normalised. `logs` are the log-probabilities, of any dtype."""
+    """The weights [N, T] in float64, within the interval, not normalised. `logs` are the log-probabilities, of any dtype."""
     xp, T = do.xp, decision.shape[1]
     read = {name: xp.where(decision, do.asarray(log, decision), 0.0) for name, log in logs.items()}
     decay, ratio, cap = (xp.log(f) for f in factors(do, trace, Rows(read, decision, decision, None)))
@@ -185,7 +185,7 @@ def join_maps(xp: Module, f: Maps, g: Maps) -> Maps:
 
 
 def _held(xp: Module, how: Weighing, weights: Tensor) -> Tensor:
-    """Weights held to the interval."""
+    """Weights, bounded by the interval."""
     if not how.bounded:
         return weights
     if how.drop:
