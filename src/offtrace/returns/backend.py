@@ -33,8 +33,6 @@ class Backend(ArrayKind[Array]):
     """Whether there are gradients."""
     xp: Module
     """The module with `where`, `asarray`, `isfinite`, `log`, … for such arrays."""
-    storable: tuple[object, ...]
-    """The real dtypes that arrays over actions may have."""
 
     @abstractmethod
     def correct(

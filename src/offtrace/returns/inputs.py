@@ -251,7 +251,7 @@ def bounded(trace: Rule) -> tuple[str, ...]:
 
 def decisions(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> Decisions[Array]:
     """The arrays of `weights` that the rule reads, checked but for their values."""
-    given = agreed(backend, backend.storable, arrays)
+    given = agreed(backend, arrays)
     read = needed(backend, trace, {**arrays, "valid": given.mask, "terminated": arrays.get("greedy")})
     log_pi, log_mu = (None if read[name] is None else backend.array(name, read[name]) for name in ("log_pi", "log_mu"))
     return given._replace(log_pi=log_pi, log_mu=log_mu)

@@ -45,7 +45,7 @@ class JaxBackend(Backend[jax.Array]):
     word, converter = "JAX array", "jnp.asarray"
     reals = tuple(map(np.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)))
     reals_called = "float16, bfloat16, float32 or float64"
-    xp, storable = jnp, reals
+    xp = jnp
 
     def array(self, name: str, value: object) -> jax.Array:
         """The array. Under vmap outside of jit, JAX may put a NumPy array in its place."""
@@ -116,7 +116,7 @@ class JaxBackend(Backend[jax.Array]):
         return compute(weigh, Given(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
-        given = agreed(self, self.storable, arrays)
+        given = agreed(self, arrays)
         if _looks(check, *where_from(given.arrays())):
             return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
         how = Given(None, given.shape, criteria)

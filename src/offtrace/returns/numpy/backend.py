@@ -27,7 +27,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     """NumPy arrays, and lists. Every value is looked at, since that is free here."""
 
     word, converter, differentiates = "NumPy array", "np.asarray", False
-    xp, storable = np, tuple(map(np.dtype, (np.float16, np.float32, np.float64)))
+    xp = np
 
     def trajectory(self, trace: Rule, arrays: Mapping[str, object]) -> Trajectory:
         """The arrays that the rule reads, checked."""
@@ -58,7 +58,7 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
     def reject(
         self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None
     ) -> np.ndarray:
-        return weights_of_rows.keep(criteria, agreed(self, self.storable, arrays))
+        return weights_of_rows.keep(criteria, agreed(self, arrays))
 
     def as_numpy(self, array: np.ndarray) -> np.ndarray:
         return array

@@ -43,7 +43,7 @@ class TorchBackend(Backend[Tensor]):
     reals, reals_called = tuple(NUMPY_DTYPES), "float16, bfloat16, float32 or float64"
     single, double = torch.float32, torch.float64
     has_devices = True
-    xp, storable = torch, tuple(NUMPY_DTYPES)
+    xp = torch
 
     def array(self, name: str, value: object) -> Tensor:
         if isinstance(value, Tensor):
@@ -137,7 +137,7 @@ class TorchBackend(Backend[Tensor]):
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> Tensor:
         """Whether each decision is kept."""
-        given = agreed(self, self.storable, arrays)
+        given = agreed(self, arrays)
         log_pi = given.arrays()["log_pi"]
         kept = self._by_host(
             check, log_pi, given.arrays().values(), lambda: numpy_weights.keep(criteria, given.mapped(self.as_numpy))

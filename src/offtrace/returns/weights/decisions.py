@@ -99,7 +99,7 @@ class Decisions(NamedTuple, Generic[Array]):
         return Decisions(self.shape, **{name: function(a) for name, a in self.arrays().items()}, dtypes=self.dtypes)
 
 
-def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[str, object]) -> Decisions[Array]:
+def agreed(kind: ArrayKind[Array], given: Mapping[str, object]) -> Decisions[Array]:
     """Hold arrays to what the module says of shapes, dtypes and devices. No value is looked at."""
     ready: dict[str, Any] = {}
     first, shape, device = "", (), None
@@ -116,7 +116,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
                 )
         elif kind.has_devices and array.device != device:
             raise ValueError(f"{name} is on {array.device} but {first} is on {device}: move it there")
-        _check(kind, storable, name, array, first, shape)
+        _check(kind, name, array, first, shape)
     if not first:
         raise TypeError("there is no array: pass log_pi and log_mu, or the mask of the decisions")
     ready.pop("greedy", None)
@@ -125,9 +125,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
     )
 
 
-def _check(
-    kind: ArrayKind[Array], storable: tuple[object, ...], name: str, array: Array, first: str, shape: tuple[int, ...]
-) -> None:
+def _check(kind: ArrayKind[Array], name: str, array: Array, first: str, shape: tuple[int, ...]) -> None:
     if name == "advantage" and len(shape) == 2 and tuple(array.shape) == shape[:1]:
         pass
     elif name == "group":
@@ -145,7 +143,7 @@ def _check(
         raise TypeError(
             f"{name} must hold integer ids, got {array.dtype}: convert it, e.g. {kind.converting(name, 'int64')}"
         )
-    if name.startswith(("log_", "advantage")) and kind.native(array.dtype) not in storable:
+    if name.startswith(("log_", "advantage")) and kind.native(array.dtype) not in kind.reals:
         raise TypeError(
             f"{name} must be of a floating dtype, got {array.dtype}: convert it, e.g. {kind.converting(name, 'float32')}"
         )
