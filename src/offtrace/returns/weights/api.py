@@ -96,12 +96,14 @@ def weights(
     how = options(level, lower, upper, outside, normalize, group, process_group)
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "group": group, "greedy": greedy}
     packed = packed_rows(arrays, cu_seqlens, max_seqlen)
-    if packed is not None and not check:
+    if packed is None:
+        return backend_of(arrays).weights(trace, arrays, how, check=check)
+    if not check:
         flat = backend_of(packed.flat).weights_of_packed(trace, packed.arrays, packed.cu_seqlens, how)
         if flat is not None:
             return packed.form(flat)
-    arrays, in_form = padded_rows(arrays, cu_seqlens, max_seqlen, check)
-    return in_form(backend_of(arrays).weights(trace, arrays, how, check=check))
+    rows, in_form = packed.padded(max_seqlen, check)
+    return in_form(backend_of(rows).weights(trace, rows, how, check=check))
 
 
 def options(
