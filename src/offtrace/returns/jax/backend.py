@@ -111,19 +111,19 @@ class JaxBackend(Backend[jax.Array]):
         dtype = np.dtype(jnp.result_type(*(given.dtypes or (float,))))
         traced, on_cpu = where_from(trace, given.arrays())
         if _looks(check, traced, on_cpu):
-            return jnp.asarray(numpy_weights.weigh(trace, given.mapped(_exactly), how), dtype)
+            return jnp.asarray(numpy_weights.weigh(trace, given.mapped(self.as_numpy), how), dtype)
         numbers, rule = tree_flatten(trace)
         return compute(weigh, Given(rule, given.shape, how), numbers, for_program(given), dtype, False)
 
     def reject(self, criteria: tuple[Criterion, ...], arrays: Mapping[str, object], *, check: bool | None) -> jax.Array:
         given = agreed(self, arrays)
         if _looks(check, *where_from(given.arrays())):
-            return jnp.asarray(numpy_backend.BACKEND.reject(criteria, given.mapped(_exactly).arrays(), check=check))
+            return jnp.asarray(numpy_weights.keep(criteria, given.mapped(self.as_numpy)))
         how = Given(None, given.shape, criteria)
         return compute(keep, how, [], for_program(given), np.dtype(np.float32), False) != 0
 
     def as_numpy(self, array: jax.Array) -> np.ndarray:
-        return np.asarray(array)
+        return np.asarray(array, np.float32 if array.dtype == jnp.bfloat16 else None)
 
     def as_parameter(self, name: str, array: object) -> object:
         """The array itself: it may be traced."""
@@ -175,11 +175,6 @@ def for_program(given: Decisions[jax.Array]) -> dict[str, jax.Array | float]:
     mask = jnp.ones(given.shape, bool) if given.mask is None else given.mask != 0
     there = {"pair" if name == "segment" else name: a for name, a in given.arrays().items() if name != "mask"}
     return {**there, "valid": mask}
-
-
-def _exactly(array: jax.Array) -> np.ndarray:
-    """The array on the host; bfloat16, with which NumPy does not compute, as float32."""
-    return np.asarray(array, np.float32 if array.dtype == jnp.bfloat16 else None)
 
 
 def dtype_of(x: Agreed[jax.Array]) -> np.dtype[np.floating]:
