@@ -100,7 +100,7 @@ class JaxBackend(Backend[jax.Array]):
         traced, on_cpu = where_from(x)
         dtype = np.dtype(x.own.dtype)
         if on_cpu and not traced:
-            return jnp.asarray(mixtures.mixed(Mixture(*map(_exactly, x))), dtype)
+            return jnp.asarray(mixtures.mixed(Mixture(*map(self.as_numpy, x))), dtype)
         return compute(mixed_masses, None, [], x._asdict(), dtype, False)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
