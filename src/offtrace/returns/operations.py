@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from offtrace.arrays import Module, Tensor
@@ -54,6 +54,12 @@ class Operations(ABC):
     @abstractmethod
     def take(self, array: Tensor, index: Tensor) -> Tensor:
         """Entries of the last axis at indices."""
+
+    @abstractmethod
+    def repeat(
+        self, n: int, body: Callable[[int, tuple[Tensor, ...]], tuple[Tensor, ...]], state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The state after body(0, state), …, body(n − 1, state)."""
 
 
 class Rows(NamedTuple):

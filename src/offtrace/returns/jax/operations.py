@@ -17,7 +17,7 @@ from jax.tree_util import tree_map, tree_unflatten
 from offtrace.returns import operations
 from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.returns.mixtures import Loops, Mixture, mixed
+from offtrace.returns.mixtures import Mixture, mixed
 from offtrace.returns.operations import Operations, Rows, corrections, following, read_rows
 from offtrace.returns.weights import scan
 from offtrace.returns.weights.decisions import ONE_A_ROW, Weighing
@@ -81,6 +81,9 @@ class JaxOperations(Operations):
     def take(self, array: Array, index: Array) -> Array:
         return jnp.take_along_axis(array, index, -1)
 
+    def repeat(self, n: int, body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]) -> tuple[Array, ...]:
+        return lax.fori_loop(0, n, body, state)
+
 
 DOUBLE = JaxOperations(False)
 
@@ -101,16 +104,9 @@ def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-LOOPS = Loops(
-    repeat=lambda n, body, state: lax.fori_loop(0, n, body, state),
-    count=lambda z, x: jnp.searchsorted(z, x, side="right"),
-    take=lambda array, index: jnp.take_along_axis(array, index, -1),
-)
-
-
 def mixed_masses(given: None, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """The masses of projected mixtures."""
-    return mixed(jnp, LOOPS, Mixture(**real))
+    return mixed(DOUBLE, Mixture(**real))
 
 
 def weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

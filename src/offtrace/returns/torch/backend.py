@@ -18,12 +18,12 @@ from torch import Tensor
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import bounded, decisions
-from offtrace.returns.mixtures import Loops, Mixture, mixed
+from offtrace.returns.mixtures import Mixture, mixed
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import mixtures
 from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.torch import weights as weight_tensors
-from offtrace.returns.torch.tensor_ops import in_double, in_tensors, seen_by_torch
+from offtrace.returns.torch.tensor_ops import TORCH, in_double, in_tensors, seen_by_torch
 from offtrace.returns.weights.decisions import Criterion, Weighing, agreed
 from offtrace.traces import Trace
 from offtrace.trajectory import FLAGS, Agreed, Trajectory, laid_out
@@ -108,7 +108,7 @@ class TorchBackend(Backend[Tensor]):
                 from offtrace.returns.triton import mixtures as kernels
 
                 return kernels.mixed(x)
-        return mixed(torch, LOOPS, Mixture(*(a.double() for a in x)))
+        return mixed(TORCH, Mixture(*(a.double() for a in x)))
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -194,19 +194,6 @@ class TorchBackend(Backend[Tensor]):
 
 
 BACKEND = TorchBackend()
-
-
-def _repeat(n: int, body: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    for i in range(n):
-        state = body(i, state)
-    return state
-
-
-LOOPS = Loops(
-    repeat=_repeat,
-    count=lambda z, x: torch.searchsorted(z, x.contiguous(), right=True),
-    take=lambda array, index: torch.take_along_dim(array, index, -1),
-)
 
 
 def by_triton(trace: Trace, x: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:

@@ -98,6 +98,11 @@ class TorchOperations(Operations):
     def take(self, array: Tensor, index: Tensor) -> Tensor:
         return torch.take_along_dim(array, index, -1)
 
+    def repeat(self, n: int, body: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for i in range(n):
+            state = body(i, state)
+        return state
+
 
 TORCH = TorchOperations()
 
