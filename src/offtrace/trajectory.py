@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, NamedTuple, NoReturn
 
 import numpy as np
@@ -60,6 +60,10 @@ class BadValueError(ValueError):
     def __init__(self, text: str, at: tuple[int, ...]) -> None:
         super().__init__(text.replace("{index}", spell(at)))
         self.text, self.at = text, at
+
+    def in_row(self, first: int) -> BadValueError:
+        """The same error, where the arrays in which it was found begin with this row of the batch."""
+        return BadValueError(self.text, (*(row + first for row in self.at[:-1]), self.at[-1]))
 
     def with_index(self, at: tuple[int, ...]) -> ValueError:
         """The error that users see, with the index in the layout that they know."""
@@ -196,6 +200,11 @@ class Trajectory:
         """An index of [B, T] as one of the arrays that came in."""
         return at if len(self.shape) == 2 else at[1:]
 
+    def rows(self, first: int, stop: int) -> Trajectory:
+        """Some rows; `shape` stays that of the batch."""
+        arrays = {f.name: a[first:stop] for f in fields(self) if isinstance(a := getattr(self, f.name), np.ndarray)}
+        return replace(self, **arrays)
+
     def read(self, name: str) -> np.ndarray:
         """An array that the rule needs, and so is there."""
         array = getattr(self, name)
@@ -272,7 +281,7 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
         given = {**agreed.arrays, "gamma": np.asarray(agreed.gamma)}
     for name, array in given.items():
         if array.dtype is not BOOL and name in FLAGS:
-            array = _flags(name, array) if look else array != 0
+            array = as_booleans(name, array) if look else array != 0
         elif array.dtype is not dtype and name not in FLAGS and name != "pair":
             array = array.astype(dtype, copy=False)
         if not array.flags.carray or not array.dtype.isnative:  # carray: contiguous, aligned, writeable
@@ -284,7 +293,8 @@ def laid_out(agreed: Agreed[np.ndarray], bounded: tuple[str, ...] = (), *, look:
     return Trajectory(shape=shape, dtype=dtype, bounded=bounded, q_called=called, given_back=given_back, **ready)
 
 
-def _flags(name: str, array: np.ndarray) -> np.ndarray:
+def as_booleans(name: str, array: np.ndarray) -> np.ndarray:
+    """Flags as booleans; an error where one is neither 0 nor 1."""
     bad = (array != 0) & (array != 1)
     if bad.any():
         at = first_index(bad)

@@ -178,7 +178,8 @@ def test_pytorch_and_jax_agree_with_numpy(trace):
 def test_tensor_operations_are_the_compiled_loop():
     """What PyTorch computes where it traces a call, and JAX inside of jit."""
     from offtrace.returns.mixtures import mixed
-    from offtrace.returns.torch.backend import BACKEND, LOOPS
+    from offtrace.returns.torch.backend import BACKEND
+    from offtrace.returns.torch.tensor_ops import TORCH
 
     arrays = {name: torch.from_numpy(a) for name, a in batch(np.random.default_rng(3)).items()}
     B, T, _ = arrays["probabilities"].shape
@@ -187,7 +188,7 @@ def test_tensor_operations_are_the_compiled_loop():
     discount = torch.where(arrays["terminated"], 0.0, arrays["gamma"])
     own, ahead = arrays["probabilities"], arrays["next_probabilities"]
     x = Mixture(beta, arrays["reward"], discount, own, ahead, torch.from_numpy(SUPPORT))
-    np.testing.assert_allclose(mixed(torch, LOOPS, x), BACKEND.mixed(x), atol=1e-13)
+    np.testing.assert_allclose(mixed(TORCH, x), BACKEND.mixed(x), atol=1e-13)
 
 
 def test_one_step_is_rlax_categorical_and_quantile():

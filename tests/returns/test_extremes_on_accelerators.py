@@ -231,7 +231,7 @@ def on_triton(trace: Any, arrays: Any) -> Any:
     with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:  # what leaves the range is thrown away
         patch.setattr(plans, "WALKED", 128)
         patch.setattr(cuda, "_plans", {})
-        return cuda.correct(trace, x, lags, add_q=False).numpy().reshape(arrays["reward"].shape)
+        return cuda.correct(trace, x, lags, add_q=False)[0].numpy().reshape(arrays["reward"].shape)
 
 
 @some(TRACES)
@@ -299,7 +299,8 @@ def test_the_transpose_on_triton(trace: Any, name: str) -> None:
     rng = np.random.default_rng(0)
     delta, gradient = (torch.from_numpy(rng.uniform(0.5, 1.0, (1, T))) for _ in range(2))
     lags = torch.tensor(trace.bounds_by_lag(T) or [], dtype=torch.float64)
-    back = cuda.transpose(gradient, g, ratio, cap, lags, trace.recursive)
+    how: dict[str, Any] = {"per_decision": False, "recursive": trace.recursive}
+    back = cuda.given(gradient, g, ratio, cap, lags, **how, transposed=True)
     with np.errstate(all="ignore"):
         there = cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=trace.recursive)
     np.testing.assert_allclose((back * delta).sum(), (there * gradient).sum(), rtol=1e-12)

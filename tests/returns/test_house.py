@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from offtrace.returns.numpy import linear
 from offtrace.returns.numpy.backend import NumPyBackend
 from offtrace.returns.numpy.compiling import DIGEST
 from offtrace.traces import rules
+from offtrace.trajectory import Agreed
 
 FOLDER = Path(array_kinds.__file__).parent
 
@@ -74,9 +74,8 @@ Labelled.__module__ = "labelled.arrays"
 class LabelledBackend(NumPyBackend):
     word, converter = "labelled array", "labelled.array"
 
-    def correct(self, trace: ot.Trace, arrays: Mapping[str, Any], **options: Any) -> Any:  # pyright: ignore
-        plain = {n: a.view(np.ndarray) if isinstance(a, Labelled) else a for n, a in arrays.items()}
-        return super().correct(trace, plain, **options).view(Labelled)
+    def correct(self, trace: ot.Trace, x: Agreed[np.ndarray], **options: Any) -> Any:
+        return tuple(out.view(Labelled) for out in super().correct(trace, x, **options))
 
 
 def test_a_backend_is_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:

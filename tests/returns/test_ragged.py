@@ -176,7 +176,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (FLAT | {"cu_seqlens": [0, 1, 4], "max_seqlen": 2}, "max_seqlen is 2, but row 1 has 3 entries"),
     (FLAT | {"max_seqlen": 2}, "max_seqlen is given without cu_seqlens"),
     (FLAT | {"cu_seqlens": [0, 4], "segment": np.zeros(4, int)}, "segment says where rows begin"),
-    (FLAT | {"cu_seqlens": [0, 4], "mask": np.array([1, 2, 1, 1])}, "mask must hold 0 or 1, got 2 at entry 1"),
+    (FLAT | {"cu_seqlens": [0, 4], "mask": np.array([1, 2, 1, 1])}, r"mask must hold 0 or 1, got 2 at index \[1\]"),
     ({"log_pi": np.zeros((2, 2)), "log_mu": np.zeros((2, 2)), "cu_seqlens": [0, 4]}, "packed rows are flat arrays"),
     (FLAT | {"log_mu": np.zeros(5), "cu_seqlens": [0, 4]}, r"log_mu has shape \(5,\) and log_pi \(4,\)"),
     ({"log_pi": rows(3, 2), "log_mu": rows(3, 1)}, "log_mu has 1 entries in row 1, but log_pi has 2"),

@@ -67,7 +67,7 @@ def run(trace: Any, arrays: dict[str, Any]) -> np.ndarray:
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(x["reward"].shape[1])
     poisoned.last.clear()
     with np.errstate(all="ignore"):  # what leaves the range is thrown away, and walked
-        found = cuda.correct(trace, {"valid": None, **x}, lags, add_q=False)
+        found = cuda.correct(trace, {"valid": None, **x}, lags, add_q=False)[0]
     assert any(found is fresh for fresh in poisoned.last)
     return found.numpy().reshape(arrays["reward"].shape)
 
@@ -148,7 +148,8 @@ def test_the_transpose(recursive: bool, lags: list[float]) -> None:
     gradient, *factors = np.random.default_rng(0).uniform(0.2, 1.5, (4, 2, 21))
     bounds = torch.tensor(lags, dtype=torch.float64)
     g, ratio, cap = map(torch.from_numpy, factors)
-    found = cuda.transpose(torch.from_numpy(gradient), g, ratio, cap, bounds, recursive)
+    how: dict[str, Any] = {"per_decision": False, "recursive": recursive, "transposed": True}
+    found = cuda.given(torch.from_numpy(gradient), g, ratio, cap, bounds, **how)
     wanted = gradient[:, None] @ coefficients(g, ratio, cap, recursive, lags)
     np.testing.assert_allclose(found, wanted[:, 0].astype(float), rtol=1e-13)
     there = given_factors(gradient, *factors, recursive=recursive, lags=bounds)
@@ -178,7 +179,8 @@ def test_no_shape_is_too_long_for_a_grid(shape: tuple[int, int], trace: Any, mon
     x = dict.fromkeys(("reward", "q", "next_value", "terminated", "truncated", "log_pi", "log_mu", "pair"), nothing)
     lags = None if isinstance(trace, ot.StepTrace) else trace.bounds_by_lag(shape[1])
     cuda.correct(trace, {**x, "gamma": 0.99, "valid": None}, lags, add_q=False)
-    cuda.transpose(nothing, nothing, nothing, nothing, torch.empty(0), True)
+    how: dict[str, Any] = {"per_decision": False, "recursive": True, "transposed": True}
+    cuda.given(nothing, nothing, nothing, nothing, torch.empty(0), **how)
     assert len(seen) >= 2
     assert all(1 <= programs <= 2**31 - 1 for programs in seen)
 

@@ -70,7 +70,7 @@ def targets(trace, x):
 
 
 def states(trace, x):
-    cuda.correct_states(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]))
+    cuda.correct(trace, x, None if trace.custom else trace.bounds_by_lag(x["reward"].shape[1]), add_q=None)
 
 
 plans.SMALL = 0
@@ -82,7 +82,7 @@ states(ot.Retrace(0.9), batch(4096, padded=True))
 for trace in (by_lag, ot.replacing(0.9)):
     targets(trace, batch(24, padded=True))
 d = torch.zeros(3, 9, dtype=torch.float64)
-cuda.transpose(d, d, d, d, d[0], True)
+cuda.given(d, d, d, d, d[0], per_decision=False, recursive=True, transposed=True)
 given = {"log_pi": torch.zeros(2, 24), "log_mu": torch.zeros(2, 24).half(), "mask": torch.ones(2, 24) > 0}
 for level in ("token", "prefix"):
     cuda_weights.weigh(ot.RBIS(0.9), given, Weighing(level, upper=2.0), torch.zeros(2, 24))

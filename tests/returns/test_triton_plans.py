@@ -36,9 +36,8 @@ def batch(shape: tuple[int, int], seed: int, *, padded: bool = False) -> dict[st
 
 def check(trace: Any, x: dict[str, Any], gamma: float, *, add_q: bool = True) -> None:
     with np.errstate(all="ignore"):
-        found = cuda.correct(
-            trace, {"valid": None, **x, "gamma": gamma}, trace.bounds_by_lag(x["reward"].shape[-1]), add_q=add_q
-        )
+        lags = trace.bounds_by_lag(x["reward"].shape[-1])
+        (found,) = cuda.correct(trace, {"valid": None, **x, "gamma": gamma}, lags, add_q=add_q)
     wanted = (ot.targets if add_q else ot.corrections)(trace, **x, gamma=gamma)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
@@ -64,7 +63,7 @@ def test_tensors_as_they_come() -> None:
         check(rule, way, 0.9)
     half = {n: a.bfloat16() if a.is_floating_point() else a for n, a in x.items()}
     with np.errstate(all="ignore"):
-        found = cuda.correct(rule, {"valid": None, **half, "gamma": 0.9}, None, add_q=True)
+        found = cuda.correct(rule, {"valid": None, **half, "gamma": 0.9}, None, add_q=True)[0]
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found, ot.targets(rule, **half, gamma=0.9), rtol=1e-2, atol=1e-2)
 

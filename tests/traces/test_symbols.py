@@ -152,7 +152,7 @@ def on_triton(trace: Any) -> Any:
 
     x = {**_tensors(), "gamma": 0.95, "valid": None}
     x = {n: a.view(torch.uint8) if n in ("terminated", "truncated") else a for n, a in x.items()}
-    return cuda.correct(trace, x, None, add_q=False)
+    return cuda.correct(trace, x, None, add_q=False)[0]
 
 
 def each(backend: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:

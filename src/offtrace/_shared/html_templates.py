@@ -26,20 +26,20 @@ def _environment(package: str) -> Environment:
         raise ImportError("pages and tables in notebooks need Jinja2: pip install jinja2", name="jinja2") from None
     from markupsafe import Markup
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
     def source(name: str) -> Markup:
         """A style sheet or a script as it is: it is no template."""
-        assert made.loader is not None
-        return Markup(made.loader.get_source(made, name)[0])
+        assert environment.loader is not None
+        return Markup(environment.loader.get_source(environment, name)[0])
 
-    made.globals["source"] = source
-    made.globals["digest"] = digest
-    made.filters["marked"] = marked
-    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return made
+    environment.globals["source"] = source
+    environment.globals["digest"] = digest
+    environment.filters["marked"] = marked
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    return environment
 
 
 def digest(script: str) -> str:

@@ -30,7 +30,7 @@ def watched() -> bool:
 
 
 class ProgressBar:
-    """A bar and a text beside it, cut to the width of the terminal. It is erased at the end unless it `stays`.
+    """A bar and a text, cut to the width of the terminal. It is erased at the end unless it `stays`.
 
     Where nobody looks, since stderr is a file or a log, the text is printed as a line at first, then every ten seconds and at
     the end; without `lines` nothing is. With `after` the bar appears only once the work has taken so many seconds.

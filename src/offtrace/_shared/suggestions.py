@@ -16,8 +16,8 @@ def closest(given: object, known: Iterable[str]) -> str | None:
     ('Retrace', None)
     """
     spelt = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(str(given).lower(), spelt, n=1, cutoff=CUTOFF)
-    return spelt[found[0]] if found else None
+    near = difflib.get_close_matches(str(given).lower(), spelt, n=1, cutoff=CUTOFF)
+    return spelt[near[0]] if near else None
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ class Taken(TypedDict):
 def _decisions(taken: Taken, *, never_drawn: bool = False) -> tuple[np.ndarray, Sequences]:
     """log ρ of each decision, and the sequences; with `never_drawn` log ρ is NaN where log μ is −∞, which is else an error."""
     on_host = as_numpy({name: taken[name] for name in ("log_pi", "log_mu", "mask", "segment")})
-    return decisions_of(agreed(BACKEND, BACKEND.storable, on_host), never_drawn=never_drawn)
+    return decisions_of(agreed(BACKEND, on_host), never_drawn=never_drawn)
 
 
 def _at_decisions(array: Tensor, found: Sequences) -> np.ndarray:

@@ -105,10 +105,10 @@ class Sampled:
         lags = normal_form.lag_caps(trace, len(u))
         columns = np.ascontiguousarray(u.reshape(len(u), -1))
         out = columns.copy()
-        if trace.per_decision and lags is None:
+        if trace.per_decision and not len(lags):
             _forward(ends, self.gamma, decay * ratio, out)
         else:
-            lags = np.full(len(u), np.inf) if lags is None else lags
+            lags = lags if len(lags) else np.full(len(u), np.inf)
             _each_start(ends, self.gamma, decay, ratio, cap, trace.recursive, lags, columns, out)
         return out.reshape(u.shape)
 

@@ -78,7 +78,7 @@ def _check(do: Backend[Array], rewards: Array, ids: Array) -> None:
         raise ValueError(
             f"reward has shape {tuple(rewards.shape)} and group {tuple(ids.shape)}: both must be [B], one entry for each rollout"
         )
-    if rewards.dtype not in do.storable:
+    if rewards.dtype not in do.reals:
         raise TypeError(
             f"reward must be of a floating dtype, got {rewards.dtype}: convert it, e.g. {do.converting('reward', 'float32')}"
         )

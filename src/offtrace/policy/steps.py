@@ -177,7 +177,7 @@ class Steps(Generic[Array]):
             raise TypeError(f"{name} must be boolean or 0/1 integers, got {array.dtype}: convert it, e.g. {name} > 0.5")
         if name == "action" and letter not in "iu":
             raise TypeError(f"action must hold integers, got {array.dtype}: it holds the numbers of the actions taken")
-        if name not in (*FLAGS, "action") and array.dtype not in self.do.storable:
+        if name not in (*FLAGS, "action") and array.dtype not in self.do.reals:
             raise TypeError(
                 f"{name} must be of a floating dtype, got {array.dtype}: "
                 f"convert it, e.g. {self.do.converting(name, 'float32')}"

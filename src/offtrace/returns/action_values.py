@@ -88,7 +88,7 @@ def _agree(do: Backend[Array], given: dict[str, Array]) -> None:
             raise ValueError(f"{name} has shape {its_shape} but q has shape {shape}: nothing is broadcast")
         if name == "valid" and letter not in "biu":
             raise TypeError(f"valid must be boolean or 0/1 integers, got {array.dtype}: convert it")
-        if name not in ("action", "valid") and array.dtype not in do.storable:
+        if name not in ("action", "valid") and array.dtype not in do.reals:
             raise TypeError(f"{name} is {array.dtype}: it must be of a real dtype, such as float32")
         if name not in ("action", "valid") and array.dtype != q.dtype:
             raise TypeError(f"{name} is {array.dtype} but q is {q.dtype}: give all in one dtype")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
-from offtrace.returns.inputs import Layout, SkipsRemoved, batch_first, layout_of, rule_batch_first
-from offtrace.returns.stacked import Stacked, in_rows, is_array, stacked_of
+from offtrace.returns.inputs import Layout, SkipsRemoved, agreed_rule, layout_of
+from offtrace.returns.stacked import Stacked, stacked_of
 from offtrace.returns.transforms import Transform, to_returns, to_values
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
@@ -87,7 +87,7 @@ def targets(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, True, time_major, stack, transform, differentiable, check)
+    return _run(as_rule(trace), arrays, True, time_major, stack, transform, differentiable, check)[0]
 
 
 @refuses_done
@@ -127,7 +127,7 @@ def corrections(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, False, time_major, stack, transform, differentiable, check)
+    return _run(as_rule(trace), arrays, False, time_major, stack, transform, differentiable, check)[0]
 
 
 class StateTargets(NamedTuple, Generic[Array]):
@@ -200,14 +200,7 @@ def state_targets(
         "reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
     }  # fmt: skip
-    call = prepared(rule, arrays, time_major, stack, transform, differentiable)
-    try:
-        states = call.backend.correct_states(
-            as_trace(call.rule), call.arrays, differentiable=differentiable, check=check
-        )
-    except BadValueError as error:
-        raise call.explained(error) from None
-    return StateTargets(*map(call.restored, (call.as_values(states[0]), *states[1:])))
+    return StateTargets(*_run(rule, arrays, None, time_major, stack, transform, differentiable, check))
 
 
 @refuses_done
@@ -260,94 +253,59 @@ def targets_from_c(c: Array, *, horizon: int | None = None, **arrays: Any) -> Ar
     return targets(GivenCoefficients(backend.as_parameter("c", c), horizon=horizon), **arrays)
 
 
-class Prepared(NamedTuple, Generic[Array]):
-    """A call whose arrays are [T] or [B, T], batch first, without skipped steps."""
-
-    backend: Backend[Array]
-    rule: Rule
-    arrays: Mapping[str, object]
-    layout: Layout
-    skips: SkipsRemoved[Array] | None
-    stacked: Stacked[Array] | None
-    transform: Transform | None
-
-    def explained(self, error: BadValueError) -> ValueError:
-        """The error that users see, with the index that they know."""
-        if self.transform is not None:
-            error.text += (
-                f". With a transform, values are read as returns: h⁻¹ of what was given, h = {self.transform!r}"
-            )
-        return error.with_index(self.index_given(error.at))
-
-    def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
-        """An index of these arrays as one of those that came in."""
-        at = self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
-        return at if self.stacked is None else self.stacked.index_given(at)
-
-    def as_values(self, returns: Array) -> Array:
-        """Targets in the scale of the values that came in, before they are restored."""
-        if self.transform is None:
-            return returns
-        values, valid = to_values(self.backend, self.transform, returns), self.arrays.get("valid")
-        return values if valid is None else self.backend.xp.where(self.backend.array("valid", valid) != 0, values, 0.0)
-
-    def restored(self, out: Array) -> Array:
-        """A result in the layout that came in, 0 at skipped steps."""
-        out = self.layout.restored(out if self.skips is None else self.skips.restored(out))
-        return out if self.stacked is None else self.stacked.restored(out)
-
-
-def prepared(
+def _run(
     rule: Rule,
     arrays: dict[str, Any],
-    time_major: bool | None,
-    stack: str | None,
-    transform: Transform | None,
-    differentiable: bool,
-) -> Prepared[Any]:
-    """The call with its backend; arrays and what a rule holds by step are turned alike."""
-    backend: Backend[Any] = backend_of(arrays, differentiable)
-    if transform is not None:
-        arrays = to_returns(backend, transform, arrays)
-    stacked = None
-    if stack is not None:
-        arrays = {name: backend.array(name, a) if is_array(name, a) else a for name, a in arrays.items()}
-        stacked = stacked_of(backend, arrays, stack, time_major)
-        (rule, arrays), time_major = in_rows(stacked, rule, arrays), False
-    layout = layout_of(arrays, time_major)
-    if not layout.is_batch_first:
-        rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
-    skip, skips = arrays.pop("skip"), None
-    if skip is not None:
-        try:
-            skips = SkipsRemoved[Any](backend, skip, arrays)
-            rule, arrays = skips.rule(rule), skips.without(arrays)
-        except BadValueError as error:
-            at = layout.index_given(error.at)
-            raise error.with_index(at if stacked is None else stacked.index_given(at)) from None
-    return Prepared(backend, rule, arrays, layout, skips, stacked, transform)
-
-
-def _run(
-    trace: Rule,
-    arrays: dict[str, Any],
-    add_q: bool,
+    add_q: bool | None,
     time_major: bool | None,
     stack: str | None,
     transform: Transform | None,
     differentiable: bool,
     check: bool | None,
-) -> Any:
-    """q + Δ, or Δ, by the backend whose arrays these are."""
-    call = prepared(as_rule(trace), arrays, time_major, stack, transform, differentiable)
-    backend, uncorrected = call.backend, call.rule.uncorrected
+) -> tuple[Any, ...]:
+    """q + Δ or Δ; without `add_q` what `state_targets` returns. The backend is that whose arrays these are.
+
+    It takes arrays [T] or [B, T], batch first, without skipped steps; what it returns, and the index of a bad value, is put
+    back into the layout that came in.
+    """
+    backend: Backend[Any] = backend_of(arrays, differentiable)
+    forms: list[Stacked[Any] | Layout | SkipsRemoved[Any]] = []  # what is undone at the end, the last one first
+    uncorrected = rule.uncorrected
+    if transform is not None:
+        arrays = to_returns(backend, transform, arrays)
+    if stack is not None:
+        forms.append(stacked_of(backend, arrays, stack, time_major))
+        (rule, arrays), time_major = forms[0].into(rule, arrays), False
+    layout = layout_of(arrays, time_major)
+    if not layout.is_batch_first:
+        rule, arrays = layout.into(rule, arrays)
+        forms.append(layout)
+    skip = arrays.pop("skip")
     try:
-        out = backend.correct(
-            call.rule, call.arrays, add_q=add_q or uncorrected, differentiable=differentiable, check=check
-        )
+        if skip is not None:
+            skips = SkipsRemoved[Any](backend, skip, arrays)
+            rule, arrays = skips.into(rule, arrays)
+            forms.append(skips)
+        trace, read = agreed_rule(backend, rule, arrays)
+        wanted = True if uncorrected else add_q
+        outs = backend.correct(trace, read, add_q=wanted, differentiable=differentiable, check=check)
     except BadValueError as error:
-        raise call.explained(error) from None
-    if uncorrected and not add_q:  # its return is found without q
-        out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
-        out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
-    return call.restored(call.as_values(out) if add_q else out)
+        at = error.at
+        for form in reversed(forms):
+            at = form.index_given(at)
+        if transform is not None:
+            error.text += f". With a transform, values are read as returns: h⁻¹ of what was given, h = {transform!r}"
+        raise error.with_index(at) from None
+    if uncorrected and not add_q:  # its return is computed without q
+        outs = (_where_valid(backend, arrays, outs[0] - backend.array("q", arrays["q"])),)
+    if transform is not None and add_q is not False:  # targets in the scale of the values that came in
+        outs = (_where_valid(backend, arrays, to_values(backend, transform, outs[0])), *outs[1:])
+    for form in reversed(forms):
+        outs = tuple(map(form.restored, outs))
+    return outs
+
+
+def _where_valid(backend: Backend[Array], arrays: dict[str, Any], out: Array) -> Array:
+    """A result with 0 at invalid steps."""
+    valid = arrays.get("valid")
+    return out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)

@@ -1,7 +1,7 @@
 """Which kind of array came in, and so which backend computes. All arguments decide, and a mixture is refused.
 
-A type is told by the name of its package, since a NumPy array must not cost an import of the others: a backend is imported when
-the first array of its kind comes. `register` adds one.
+A type is recognised by the name of its package, since a NumPy array must not cost an import of the others. A backend is imported
+when the first array of its kind comes; `register` adds one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def as_numpy(arrays: Mapping[str, Array | float | None]) -> dict[str, Any]:
 
 
 def _refuse_tensors(name: str, rows: list[Any] | tuple[Any, ...]) -> None:
-    """An error where a list holds tensors or JAX arrays: NumPy would make one array of its own kind of them."""
+    """An error where a list holds tensors or JAX arrays: NumPy would turn them into one NumPy array."""
     first: Any = rows
     while isinstance(first, list | tuple) and first:
         first = first[0]

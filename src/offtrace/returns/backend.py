@@ -18,7 +18,8 @@ import numpy as np
 from offtrace.arrays import Array, ArrayKind, Module, is_number
 from offtrace.returns.mixtures import Mixture
 from offtrace.returns.weights.decisions import Criterion, Weighing
-from offtrace.traces import Rule, Trace
+from offtrace.traces import Trace
+from offtrace.trajectory import Agreed
 
 
 class Backend(ArrayKind[Array]):
@@ -32,24 +33,16 @@ class Backend(ArrayKind[Array]):
     """Whether there are gradients."""
     xp: Module
     """The module with `where`, `asarray`, `isfinite`, `log`, … for such arrays."""
-    storable: tuple[object, ...]
-    """The real dtypes that arrays over actions may have."""
 
     @abstractmethod
     def correct(
-        self, trace: Rule, arrays: Mapping[str, object], *, add_q: bool, differentiable: bool, check: bool | None
-    ) -> Array:
-        """q + Δ, or Δ."""
+        self, trace: Trace, x: Agreed[Array], *, add_q: bool | None, differentiable: bool, check: bool | None
+    ) -> tuple[Array, ...]:
+        """q + Δ, or Δ; with None for `add_q` target, advantage and correction of state values."""
 
     @abstractmethod
     def coefficients(self, trace: Trace, arrays: Mapping[str, object]) -> Array:
         """β_{k:t} of one trajectory [T] as [T, T]."""
-
-    @abstractmethod
-    def correct_states(
-        self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
-    ) -> tuple[Array, ...]:
-        """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
 
     @abstractmethod
     def mixed(self, x: Mixture) -> Array:

@@ -16,7 +16,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache, wraps
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -176,16 +176,9 @@ def _e_to(power: Decimal) -> Decimal:
 
 
 def _matrix(
-    trace: tr.Trace,
-    *,
-    terminated: Row,
-    truncated: Row,
-    log_pi: Row | None,
-    log_mu: Row | None,
-    valid: Row | None,
-    pair: Row | None,
-    greedy: Row | None,
-) -> list[list[Decimal]]:
+    trace: tr.Trace, *, terminated: Row, truncated: Row, log_pi: Row | None = None, log_mu: Row | None = None,
+    valid: Row | None = None, pair: Row | None = None, greedy: Row | None = None,
+) -> list[list[Decimal]]:  # fmt: skip
     """For each start k, β_{k:k}, β_{k:k+1}, … to the end of its episode; nothing where k is padding."""
     T = len(terminated)
     valid = [True] * T if valid is None else valid
@@ -198,7 +191,7 @@ def _matrix(
         pi = [Decimal(bool(g)) for g in greedy]
     lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
 
-    found = []
+    βs = []
     for k in range(T):
         end = k
         while end < T and valid[end]:
@@ -207,26 +200,16 @@ def _matrix(
                 break
         here = slice(k, end)
         β = _betas(trace, pi[here], mu[here], rho[here], pair[here], lam_t[here]) if end > k else []
-        found.append(_within_horizon(trace, β))
-    return found
+        βs.append(_within_horizon(trace, β))
+    return βs
 
 
 @exact
-def coefficients(
-    trace: tr.Trace,
-    *,
-    terminated: Row,
-    truncated: Row,
-    log_pi: Row | None = None,
-    log_mu: Row | None = None,
-    valid: Row | None = None,
-    pair: Row | None = None,
-    greedy: Row | None = None,
-) -> np.ndarray:
-    """β_{k:t} as a [T, T] upper-triangular matrix."""
-    flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
-    B = np.zeros((len(terminated), len(terminated)))
-    for k, β in enumerate(_matrix(trace, **flags, log_pi=log_pi, log_mu=log_mu, pair=pair, greedy=greedy)):
+def coefficients(trace: tr.Trace, **row: Any) -> np.ndarray:
+    """β_{k:t} as a [T, T] upper-triangular matrix. The arrays of the row are those of `_matrix`."""
+    βs = _matrix(trace, **row)
+    B = np.zeros((len(βs), len(βs)))
+    for k, β in enumerate(βs):
         B[k, k : k + len(β)] = [float(b) for b in β]
     return B
 
@@ -240,27 +223,14 @@ def td_errors(*, reward: Row, q: Row, next_value: Row, terminated: Row, gamma: f
 
 @exact
 def corrections(
-    trace: tr.Trace,
-    *,
-    reward: Row,
-    q: Row,
-    next_value: Row,
-    terminated: Row,
-    truncated: Row,
-    gamma: float | Row,
-    log_pi: Row | None = None,
-    log_mu: Row | None = None,
-    valid: Row | None = None,
-    pair: Row | None = None,
-    greedy: Row | None = None,
+    trace: tr.Trace, *, reward: Row, q: Row, next_value: Row, terminated: Row, gamma: float | Row, **row: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Δ, and beside it Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
+    """Δ, and Σ_t |γ ··· γ β δ|, the scale against which an error is to be judged."""
     T = len(reward)
     δ = _decimals(td_errors(reward=reward, q=q, next_value=next_value, terminated=terminated, gamma=gamma))
     γ = _decimals(np.broadcast_to(gamma, T))
-    flags = {"terminated": terminated, "truncated": truncated, "valid": valid}
     Δ, scale = np.zeros(T), np.zeros(T)
-    for k, β in enumerate(_matrix(trace, **flags, log_pi=log_pi, log_mu=log_mu, pair=pair, greedy=greedy)):
+    for k, β in enumerate(_matrix(trace, terminated=terminated, **row)):
         D = _products(γ[k : k + len(β) - 1])
         terms = [D[i] * b * δ[k + i] for i, b in enumerate(β) if b]
         Δ[k], scale[k] = float(sum(terms)), float(sum(map(abs, terms)))
@@ -303,29 +273,23 @@ def weights(
         whole = betas(row)[-1]
         match level:
             case "token":
-                found = [betas([t])[-1] for t in row]
+                weight = [betas([t])[-1] for t in row]
             case "prefix":
-                found = betas(row)[1:]
+                weight = betas(row)[1:]
             case "suffix":
-                found = [betas(row[i + 1 :])[-1] for i in range(len(row))]
+                weight = [betas(row[i + 1 :])[-1] for i in range(len(row))]
             case "sequence":
-                found = [whole] * len(row)
+                weight = [whole] * len(row)
             case _:
-                found = [whole ** (ONE / len(row)) if whole else whole] * len(row)
-        out[row] = [float(w) for w in found]
+                weight = [whole ** (ONE / len(row)) if whole else whole] * len(row)
+        out[row] = [float(w) for w in weight]
     return out
 
 
 def peng(
-    lam: float,
-    *,
-    reward: Row,
-    next_value: Row,
-    terminated: Row,
-    truncated: Row,
-    gamma: float | Row,
+    lam: float, *, reward: Row, next_value: Row, terminated: Row, truncated: Row, gamma: float | Row,
     valid: Row | None = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """G_k = r_k + γ_k [(1−λ) v_{k+1} + λ G_{k+1}], with G_{k+1} = v_{k+1} where the episode is cut, and 0 where it terminated."""
     T = len(reward)
     γ, valid = np.broadcast_to(gamma, T), [True] * T if valid is None else valid
@@ -343,15 +307,9 @@ def peng(
 
 
 def n_step(
-    n: int,
-    *,
-    reward: Row,
-    next_value: Row,
-    terminated: Row,
-    truncated: Row,
-    gamma: float | Row,
+    n: int, *, reward: Row, next_value: Row, terminated: Row, truncated: Row, gamma: float | Row,
     valid: Row | None = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """G_k = Σ_{i<n} γ^i r_{k+i} + γ^n v_{k+n}, stopping earlier where the episode does."""
     T = len(reward)
     γ, valid = np.broadcast_to(gamma, T), [True] * T if valid is None else valid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from offtrace._shared import notebook
 from offtrace.arrays import NUMPY, Array, Option
 from offtrace.returns.api import coefficients, corrections
 from offtrace.returns.array_kinds import as_numpy
-from offtrace.returns.inputs import batch_first, layout_of, rule_batch_first
+from offtrace.returns.inputs import layout_of
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import custom, gradients
-from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on as going_on
 from offtrace.traces import Trace
@@ -121,9 +120,9 @@ def diagnose(
     """
     arrays = {"terminated": terminated, "truncated": truncated, "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu}
     arrays |= {"valid": valid, "pair": pair, "greedy": greedy}
-    layout = layout_of(arrays, time_major)
-    trace = as_trace(rule_batch_first(layout, as_trace(trace)))
-    x = numpy_backend.BACKEND.trajectory(trace, batch_first(layout, as_numpy(arrays)))
+    rule, rows = layout_of(arrays, time_major).into(as_trace(trace), as_numpy(arrays))
+    trace = as_trace(rule)
+    x = numpy_backend.BACKEND.trajectory(trace, rows)
     shape = x.terminated.shape
     time = np.broadcast_to(np.arange(shape[1], dtype=float), shape).copy()
     magnitude = _summed(trace, x, np.ones(shape), x.gamma)
@@ -156,29 +155,12 @@ def diagnose(
 
 def _summed(trace: Trace, x: Trajectory, signal: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
     """Σ_t (γ_k ··· γ_{t-1}) β_{k:t} signal_t [B, T]: the correction where the signal is the TD error."""
-
-    zero = np.zeros(signal.shape)
-    log_pi, log_mu = (None if log is None else log.astype(np.float64) for log in (x.log_pi, x.log_mu))
+    zero, γ = np.zeros(signal.shape), gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma
+    arrays = {name: getattr(x, name) for name in ("terminated", "truncated", "valid", "pair")}
+    arrays |= {n: None if (log := getattr(x, n)) is None else log.astype(np.float64) for n in ("log_pi", "log_mu")}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the result at index")  # a sum above all floats is shown as what it is
-        return corrections(
-            trace,
-            reward=signal,
-            q=zero,
-            next_value=zero,
-            terminated=x.terminated,
-            truncated=x.truncated,
-            gamma=gamma.astype(np.float64) if isinstance(gamma, np.ndarray) else gamma,
-            log_pi=log_pi,
-            log_mu=log_mu,
-            valid=x.valid,
-            pair=x.pair,
-            time_major=False,
-        )
-
-
-def _is_array(value: object) -> TypeGuard[np.ndarray]:
-    return isinstance(value, np.ndarray)
+        return corrections(trace, reward=signal, q=zero, next_value=zero, gamma=γ, **arrays, time_major=False)
 
 
 def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
@@ -186,13 +168,11 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
     goes_on = going_on(x).astype(float)
     B, T = goes_on.shape
     if trace.custom:
-        arrays = {f.name: a for f in fields(x) if _is_array(a := getattr(x, f.name)) and f.name != "gamma"}
-        rows = [replace(x, gamma=1.0, **{n: a[b : b + 1] for n, a in arrays.items()}) for b in range(B)]
-        found = (custom.sweep(trace, row, np.zeros((1, T)), goes_on[b : b + 1]) for b, row in enumerate(rows))
-        return np.array([peak for _, peak in found])
+        sweeps = (custom.sweep(trace, x.rows(b, b + 1), np.zeros((1, T)), goes_on[b : b + 1]) for b in range(B))
+        return np.array([peak for _, peak in sweeps])
     decay, ratio, cap = normal_form(trace, x)
     lags = lag_caps(trace, T)
-    if trace.per_decision and lags is None:
+    if trace.per_decision and not len(lags):
         c = goes_on[:, :-1] * decay[:, 1:] * ratio[:, 1:]
         best = np.ones((B, T))  # the largest β from each start
         with np.errstate(over="ignore"):
@@ -200,7 +180,7 @@ def _largest(trace: Trace, x: Trajectory) -> np.ndarray:
                 best[:, k] = np.maximum(1.0, np.where(c[:, k] > 0, c[:, k] * best[:, k + 1], 0.0))
         return best.max(axis=1)
     goes_on[:, :-1] *= decay[:, 1:]
-    return gradients.largest(goes_on, ratio, cap, NO_LAGS if lags is None else lags, trace.recursive)
+    return gradients.largest(goes_on, ratio, cap, lags, trace.recursive)
 
 
 def adapt(
@@ -233,8 +213,8 @@ def adapt(
     if not number("gamma", gamma, 0.0, 1.0) < 1:
         raise ValueError(f"gamma must lie in [0, 1) for a contraction rate, got {gamma!r}")
     arrays = {"terminated": terminated, "truncated": truncated, "log_pi": log_pi, "log_mu": log_mu, "valid": valid}
-    layout = layout_of(arrays, time_major)
-    x = laid_out(agree(NUMPY, {**batch_first(layout, as_numpy(arrays)), "gamma": gamma}))
+    _, rows = layout_of(arrays, time_major).into(trace, as_numpy(arrays))
+    x = laid_out(agree(NUMPY, {**rows, "gamma": gamma}))
     if x.valid is not None and not x.valid.any():
         raise ValueError("there is no valid step to measure a rate on")
     magnitude = _summed(trace, x, np.ones(x.terminated.shape), gamma)

@@ -20,6 +20,7 @@ import numpy as np
 from offtrace.arrays import Array, Option, is_number
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
+from offtrace.returns.inputs import agreed_rule
 from offtrace.returns.mixtures import Mixture
 from offtrace.returns.transforms import ascending
 from offtrace.traces import Rule
@@ -87,8 +88,8 @@ def distributional_targets(
         "log_mu": log_mu, "valid": valid, "pair": pair, "greedy": greedy,
     }  # fmt: skip
     of_critic = {"probabilities": None if rule.uncorrected else probabilities, "next_probabilities": next_probabilities}
-    do, x = _rows(rule, arrays, of_critic)
-    z = ascending(do, support)
+    x = _Rows(rule, arrays, of_critic)
+    do, z = x.do, ascending(x.do, support)
     x.check_masses(z.shape[0], do.looks(check, {**arrays, **of_critic}))
     β, xp = x.coefficients(check), do.xp
     first = xp.cumsum(xp.ones_like(z), 0) == 1  # the mass of what is not read is on the first atom
@@ -144,7 +145,8 @@ def quantile_targets(
         "log_mu": log_mu, "valid": valid, "pair": pair, "greedy": greedy,
     }  # fmt: skip
     of_critic = {"atoms": None if rule.uncorrected else atoms, "next_atoms": next_atoms}
-    do, x = _rows(rule, arrays, of_critic)
+    x = _Rows(rule, arrays, of_critic)
+    do = x.do
     β, xp = x.coefficients(check), do.xp
     T, M = x.next_values.shape[1:]
     ahead = xp.where((x.valid & ~x.terminated)[..., None], x.next_values, 0.0)
@@ -175,10 +177,11 @@ def quantile_targets(
     return WeightedAtoms(*(x.restored(do.constant(xp.concatenate(a, -1))) for a in (every_atom, every_weight)))
 
 
-class _Rows(Generic[Array]):
+class _Rows:
     """The arrays of a call as rows [B, T] and [B, T, N]."""
 
-    def __init__(self, do: Backend[Array], rule: Rule, arrays: Mapping[str, Any], of_critic: Mapping[str, Any]) -> None:
+    def __init__(self, rule: Rule, arrays: Mapping[str, Any], of_critic: Mapping[str, Any]) -> None:
+        do: Backend[Any] = backend_of({**arrays, **of_critic})
         self.do, self.rule = do, rule
         self.shape = tuple(do.array("reward", arrays["reward"]).shape)
         if len(self.shape) not in (1, 2) or 0 in self.shape:
@@ -249,13 +252,9 @@ class _Rows(Generic[Array]):
         given |= {"reward": one, "q": 0.0 * one, "next_value": 0.0 * one, "gamma": 1.0}
         given = dict.fromkeys(("log_pi", "log_mu", "valid", "pair", "greedy")) | given
         try:
-            β = self.do.correct(trace, given, add_q=False, differentiable=False, check=check)
+            read = agreed_rule(self.do, trace, given)
+            (β,) = self.do.correct(*read, add_q=False, differentiable=False, check=check)
         except BadValueError as error:
             row, t = error.at
             raise error.with_index((row // T, t) if len(self.shape) == 2 else (t,)) from None
         return self.do.constant(β.reshape(B, T, T).swapaxes(1, 2))
-
-
-def _rows(rule: Rule, arrays: Mapping[str, Any], of_critic: Mapping[str, Any]) -> tuple[Backend[Any], _Rows[Any]]:
-    do: Backend[Any] = backend_of({**arrays, **of_critic})
-    return do, _Rows[Any](do, rule, arrays, of_critic)

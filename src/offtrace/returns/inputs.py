@@ -18,7 +18,7 @@ from offtrace.returns.backend import Backend
 from offtrace.returns.weights.decisions import Decisions, agreed
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_trace, eligibility_of
-from offtrace.trajectory import FLAGS, TOLERANCE, Agreed, BadValueError, agree, first_index
+from offtrace.trajectory import FLAGS, TOLERANCE, Agreed, BadValueError, agree, as_booleans
 
 if TYPE_CHECKING:
     import jax
@@ -37,7 +37,25 @@ class Layout(NamedTuple):
         """Whether nothing is to be turned: [T] or [B, T]."""
         return not self.time_major and len(self.shape) != 3
 
-    def batch_first(self, array: np.ndarray | torch.Tensor | jax.Array) -> np.ndarray | torch.Tensor | jax.Array:
+    def into(self, rule: Rule, arrays: dict[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        """The rule and the arrays as [T] or [B, T]; nothing is broadcast."""
+        if self.is_batch_first:
+            return rule, arrays
+        if rule.per_step and len(as_trace(rule).shape or ()) >= 2:
+            rule = as_trace(rule).mapped(self._turned)
+        turned: dict[str, Any] = {}
+        for name, array in arrays.items():
+            if array is None or (name == "gamma" and is_number(array)):
+                turned[name] = array
+                continue
+            if (shape := _shape(array)) != self.shape:
+                raise ValueError(
+                    f"{name} has shape {shape} but {self.first} has shape {self.shape}: nothing is broadcast"
+                )
+            turned[name] = self._turned(array if hasattr(array, "swapaxes") else np.asarray(array))
+        return rule, turned
+
+    def _turned(self, array: np.ndarray | torch.Tensor | jax.Array) -> np.ndarray | torch.Tensor | jax.Array:
         """An array of this layout as [B, T]. A last dimension of 1 may have been left out."""
         if tuple(array.shape) == self.shape:
             array = array.reshape(self.shape[:2])
@@ -49,9 +67,7 @@ class Layout(NamedTuple):
         return (*at, 0) if len(self.shape) == 3 else at
 
     def restored(self, out: Array) -> Array:
-        """A result [B, T] in this layout."""
-        if self.is_batch_first:
-            return out
+        """A result [B, T] in this layout, which is another one."""
         return (out.swapaxes(0, 1) if self.time_major else out).reshape(self.shape)
 
 
@@ -79,30 +95,6 @@ def _shape(array: object) -> tuple[int, ...]:
     return tuple(array.shape if hasattr(array, "shape") else np.shape(array))  # pyright: ignore
 
 
-def batch_first(layout: Layout, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The arrays as [T] or [B, T]; nothing is broadcast."""
-    if layout.is_batch_first:
-        return arrays
-    turned: dict[str, object] = {}
-    for name, array in arrays.items():
-        if array is None or (name == "gamma" and is_number(array)):
-            turned[name] = array
-            continue
-        if _shape(array) != layout.shape:
-            raise ValueError(
-                f"{name} has shape {_shape(array)} but {layout.first} has shape {layout.shape}: nothing is broadcast"
-            )
-        turned[name] = layout.batch_first(array if hasattr(array, "swapaxes") else np.asarray(array))  # pyright: ignore
-    return turned
-
-
-def rule_batch_first(layout: Layout, rule: Rule) -> Rule:
-    """The rule, with what it holds for each step turned as the arrays are."""
-    if layout.is_batch_first or not rule.per_step or len(as_trace(rule).shape or ()) < 2:
-        return rule
-    return as_trace(rule).mapped(layout.batch_first)
-
-
 class SkipsRemoved(Generic[Array]):
     """The rows of a batch, [T] or [B, T], without the steps that are skipped: these are moved to the row's end, as padding.
 
@@ -122,21 +114,19 @@ class SkipsRemoved(Generic[Array]):
         self.order = xp.argsort(xp.where(self.skip, place + flags.shape[-1], place), -1)
         self.back = xp.argsort(self.order, -1)
 
-    def without(self, arrays: Mapping[str, object]) -> dict[str, object]:
-        """The arrays without what is skipped."""
-        arrays_without: dict[str, object] = {}
+    def into(self, rule: Rule, arrays: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        """The rule and the arrays without what is skipped."""
+        without: dict[str, Any] = {}
         for name, value in arrays.items():
-            if name == "skip":
-                continue
             if value is None or (name == "gamma" and is_number(value)):
-                arrays_without[name] = value
+                without[name] = value
             elif name in ("terminated", "truncated"):
                 flags = self.backend.array(name, value)
                 check_flags(self.backend, name, flags)
-                arrays_without[name] = self._ends(flags)
+                without[name] = self._ends(flags)
             else:
-                arrays_without[name] = self.backend.take(self.backend.array(name, value), self.order)
-        return arrays_without | {"valid": self.backend.take(self.valid, self.order)}
+                without[name] = self.backend.take(self.backend.array(name, value), self.order)
+        return self._rule(rule), without | {"valid": self.backend.take(self.valid, self.order)}
 
     def _ends(self, flags: Array) -> Array:
         """The flags of decisions, each with those of the skipped steps between it and the next decision."""
@@ -147,7 +137,7 @@ class SkipsRemoved(Generic[Array]):
         after = xp.where(_ahead(xp, last, last[..., -1:] | True), total, _ahead(xp, before, total))
         return (take(flags, self.order) != 0) | (after > before)
 
-    def rule(self, rule: Rule) -> Rule:
+    def _rule(self, rule: Rule) -> Rule:
         """The rule, with what it holds for each step ordered as the arrays are."""
         if not rule.per_step:
             return rule
@@ -175,7 +165,7 @@ def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object
     if backend.letter(skip.dtype) not in "biu":
         raise TypeError(f"skip must be boolean or 0/1 integers, got {skip.dtype}: convert it, e.g. skip > 0.5")
     for name, value in arrays.items():
-        if value is None or name == "skip" or (name == "gamma" and is_number(value)):
+        if value is None or (name == "gamma" and is_number(value)):
             continue
         shape = tuple(backend.array(name, value).shape)
         if shape != tuple(skip.shape):
@@ -186,11 +176,7 @@ def check_skip(backend: Backend[Array], skip: Array, arrays: Mapping[str, object
 def check_flags(backend: Backend[Array], name: str, flags: Array) -> None:
     """An error where integers are neither 0 nor 1, if values are looked at."""
     if backend.letter(flags.dtype) in "iu" and backend.looks(None, {name: flags}):
-        seen = backend.as_numpy(flags)
-        bad = (seen != 0) & (seen != 1)
-        if bad.any():
-            at = first_index(bad)
-            raise BadValueError(f"{name} must hold 0 or 1, got {seen[at]} at index {{index}}", at)
+        as_booleans(name, backend.as_numpy(flags))
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
@@ -220,21 +206,23 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
 
 
 def agreed_rule(backend: Backend[Array], rule: Rule, arrays: Mapping[str, object]) -> tuple[Trace, Agreed[Array]]:
-    """The rule for β, and the arrays that it reads, which agree.
+    """The rule for β, and the arrays that it reads, which agree. With a `value` in the place of q they are those of states.
 
     An uncorrected return is q + Δ of Q(λ), where q_t is the value that step t − 1 bootstraps from.
     """
-    found = agree(backend, needed(backend, rule, arrays))
+    if "value" in arrays:
+        return as_trace(rule), agree(backend, needed_on_states(backend, as_trace(rule), arrays))
+    read = agree(backend, needed(backend, rule, arrays))
     if not rule.uncorrected:
-        return as_trace(rule), found
-    read = {name: found.arrays[name] for name in ("next_value", *FLAGS) if name in found.arrays}
-    return eligibility_of(rule), found._replace(arrays=found.arrays | backend.at_once(_bootstrapped, read))
+        return as_trace(rule), read
+    given = {name: read.arrays[name] for name in ("next_value", *FLAGS) if name in read.arrays}
+    return eligibility_of(rule), read._replace(arrays=read.arrays | backend.at_once(_bootstrapped, given))
 
 
 def _bootstrapped(
     backend: Backend[Array], next_value: Array, terminated: Array, truncated: Array, valid: Array | None = None
 ) -> dict[str, Array]:
-    """As q the value at s_t that the step before bootstraps from, if an episode goes on there; else 0."""
+    """As q the value at s_t that the step before bootstraps from, if an episode continues there; else 0."""
     xp, ends = backend.xp, (terminated != 0) | (truncated != 0)
     ends = ends if valid is None else ends | (valid == 0)
     zero = xp.zeros_like(next_value)
@@ -263,7 +251,7 @@ def bounded(trace: Rule) -> tuple[str, ...]:
 
 def decisions(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> Decisions[Array]:
     """The arrays of `weights` that the rule reads, checked but for their values."""
-    given = agreed(backend, backend.storable, arrays)
+    given = agreed(backend, arrays)
     read = needed(backend, trace, {**arrays, "valid": given.mask, "terminated": arrays.get("greedy")})
     log_pi, log_mu = (None if read[name] is None else backend.array(name, read[name]) for name in ("log_pi", "log_mu"))
     return given._replace(log_pi=log_pi, log_mu=log_mu)

@@ -15,8 +15,7 @@ the lower one and all below it. So no atom is scattered, and each term costs two
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from offtrace.arrays import Module, Tensor
 
@@ -38,22 +37,9 @@ class Mixture(NamedTuple):
     """Ascending, [N]."""
 
 
-class Loops(NamedTuple):
-    """What PyTorch and JAX do not spell alike here."""
-
-    repeat: Callable[
-        [int, Callable[[int, tuple[Tensor, ...]], tuple[Tensor, ...]], tuple[Tensor, ...]], tuple[Tensor, ...]
-    ]
-    """repeat(n, body, state): the state after body(0, state), …, body(n − 1, state)."""
-    count: Callable[[Tensor, Tensor], Tensor]
-    """count(z, x): how many of the ascending z are not above each x."""
-    take: Callable[[Tensor, Tensor], Tensor]
-    """take(array, index): entries of the last axis."""
-
-
-def mixed(xp: Module, loops: Loops, x: Mixture) -> Tensor:
-    """The target's masses [B, T, N], lag by lag for all starts."""
-    _, T, N = x.own.shape
+def mixed(do: Any, x: Mixture) -> Tensor:
+    """The target's masses [B, T, N], lag by lag for all starts, by the `Operations` of PyTorch or JAX."""
+    xp, (_, T, N) = do.xp, x.own.shape
     k = xp.cumsum(xp.ones_like(x.reward[0], dtype=int), 0) - 1
     F, M = sums(xp, x.ahead, x.support)
     F_own, M_own = (xp.roll(a, -1, 1) for a in sums(xp, x.own, x.support))  # of step t + 1
@@ -65,14 +51,14 @@ def mixed(xp: Module, loops: Loops, x: Mixture) -> Tensor:
         weight_own = xp.where(k + lag + 1 < T, x.beta[:, k, xp.clip(t + 1, None, T - 1)], 0.0)[..., None]
         G, Γ = G + Γ * x.reward[:, t], Γ * x.discount[:, t]
         beyond, g = x.support - G[..., None], Γ[..., None]
-        scaled = loops.count(x.support, beyond / xp.where(g > 0.0, g, 1.0))
+        scaled = xp.searchsorted(x.support, beyond / xp.where(g > 0.0, g, 1.0), side="right")
         index = xp.where(g > 0.0, scaled, xp.where(beyond >= 0.0, N, 0))  # with Γ = 0 all atoms are at G
-        below = loops.take(weight * F[:, t] - weight_own * F_own[:, t], index)
-        first = loops.take(weight * M[:, t] - weight_own * M_own[:, t], index)
+        below = do.take(weight * F[:, t] - weight_own * F_own[:, t], index)
+        first = do.take(weight * M[:, t] - weight_own * M_own[:, t], index)
         return G, Γ, C + beyond * below - g * first
 
     zero = 0.0 * x.reward
-    return masses_of(xp, loops.repeat(T, add, (zero, zero + 1.0, 0.0 * x.own))[2], x.support)
+    return masses_of(xp, do.repeat(T, add, (zero, zero + 1.0, 0.0 * x.own))[2], x.support)
 
 
 def masses_of(xp: Module, C: Tensor, support: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from offtrace.arrays import Module, Tensor
@@ -54,6 +54,12 @@ class Operations(ABC):
     @abstractmethod
     def take(self, array: Tensor, index: Tensor) -> Tensor:
         """Entries of the last axis at indices."""
+
+    @abstractmethod
+    def repeat(
+        self, n: int, body: Callable[[int, tuple[Tensor, ...]], tuple[Tensor, ...]], state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The state after body(0, state), …, body(n − 1, state)."""
 
 
 class Rows(NamedTuple):
@@ -125,32 +131,32 @@ def read_rows(do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapp
     return Rows(read, valid, xp.where(goes_on, read["gamma"], 0.0), flat.get("pair"))
 
 
-def result(
-    do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapping[str, Tensor], *, add_q: bool
-) -> Tensor:
-    """q + Δ, or Δ."""
+def results(
+    do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapping[str, Tensor], add_q: bool | None
+) -> tuple[Tensor, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
     x = read_rows(do, trace, shape, arrays)
-    q = x.arrays["q"]
-    out = corrections(do, trace, x, x.arrays["reward"] + x.arrays["gamma"] * x.arrays["next_value"] - q)
-    return do.xp.where(x.valid, q + out if add_q else out, 0.0).reshape(shape)
+    q = x.arrays["value" if add_q is None else "q"]
+    delta = x.arrays["reward"] + x.arrays["gamma"] * x.arrays["next_value"] - q
+    if add_q is None:
+        outs = on_states(do, trace, x, delta)
+    else:
+        out = corrections(do, trace, x, delta)
+        outs = (q + out if add_q else out,)
+    return tuple(do.xp.where(x.valid, out, 0.0).reshape(shape) for out in outs)
 
 
-def on_states(
-    do: Operations, trace: Trace, shape: tuple[int, ...], arrays: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
+def on_states(do: Operations, trace: Trace, x: Rows, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Target, advantage and correction: Δ_k = Σ_t (γ_k ··· γ_{t-1}) b_{k:t-1} w_t δ_t, w = min(ρ̄, ρ) (`numpy.read_steps`)."""
-    xp, x = do.xp, read_rows(do, trace, shape, arrays)
-    value, next_value, log_mu = x.arrays["value"], x.arrays["next_value"], x.arrays["log_mu"]
+    xp, log_mu = do.xp, x.arrays["log_mu"]
     ρ = xp.where(xp.isfinite(log_mu), e_to(xp, x.arrays["log_pi"] - log_mu), math.nan)
     weight = trace.delta_ratio(do.math, ρ if has_gradient(do, trace) else do.constant(ρ))
-    delta = x.arrays["reward"] + x.arrays["gamma"] * next_value - value
     excess = corrections(do, trace, x, weight * delta, on_states=True)
-    target = value + excess
-    ahead = xp.where(x.discount > 0, following(xp, target, 0.0) - next_value, 0.0)  # what v_{k+1} adds to V(s_{k+1})
+    target = x.arrays["value"] + excess
+    # what v_{k+1} adds to V(s_{k+1})
+    ahead = xp.where(x.discount > 0, following(xp, target, 0.0) - x.arrays["next_value"], 0.0)
     ahead = delta + x.discount * parameter(do, trace, trace.advantage_lam, x.valid) * ahead
-    advantage = weight * xp.where(weight == 0, 0.0, ahead)  # not 0 · ∞
-    target, advantage, excess = (xp.where(x.valid, a, 0.0).reshape(shape) for a in (target, advantage, excess))
-    return target, advantage, excess
+    return target, weight * xp.where(weight == 0, 0.0, ahead), excess  # not 0 · ∞
 
 
 def corrections(do: Operations, trace: Trace, x: Rows, delta: Tensor, *, on_states: bool = False) -> Tensor:

@@ -1,9 +1,8 @@
 """Rows that are split along time over processes or devices (context parallelism).
 
 Each shard holds all rows and some of their steps. Its arrays hold one number a step, so all shards get the whole rows (one
-all_gather), compute what the ordinary function computes, and keep their own steps. So every rule works, and every option.
-
-A process whose arrays are bad says so instead of sending them, so that nobody waits for it.
+all_gather), compute what the ordinary function computes, and keep their own steps. So every rule works, and every option. A
+process whose arrays are bad says so instead of sending them, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -140,8 +139,7 @@ def _on_shards(
         raise TypeError("targets of shards have no gradient: leave out differentiable=True")
     options = {name: value for name, value in arrays.items() if name not in STEPS or is_number(value)}
     of_steps = {name: a for name, a in arrays.items() if name not in options and a is not None}
-    rule = None if trace is None else as_rule(trace)
-    held: dict[str, Any] = {}  # what the rule holds for each step
+    rule, held = None if trace is None else as_rule(trace), dict[str, Any]()  # held: what the rule holds for each step
     if rule is not None and rule.per_step:
         as_trace(rule).mapped(lambda numbers: held.setdefault(f"number {len(held)} of the rule", numbers))
     called = rule.title if rule is not None and held else repr(rule)
@@ -153,7 +151,7 @@ def _on_shards(
         parts = iter([whole.pop(name) for name in held])
         rule = as_trace(rule).mapped(lambda _: next(parts))
     result: Any = function(rule, **whole, **options)
-    return api.StateTargets(*[keep(part) for part in result]) if function is api.state_targets else keep(result)
+    return api.StateTargets(*map(keep, result)) if function is api.state_targets else keep(result)
 
 
 def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
@@ -166,10 +164,8 @@ def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
         name, first = "reward", arrays["reward"]
     shape = tuple(np.shape(first))
     for other, array in arrays.items():
-        if tuple(np.shape(array)) != shape:
-            raise ValueError(
-                f"{other} has shape {tuple(np.shape(array))} but {name} has shape {shape}: nothing is broadcast"
-            )
+        if (its := tuple(np.shape(array))) != shape:
+            raise ValueError(f"{other} has shape {its} but {name} has shape {shape}: nothing is broadcast")
     if not shape or 0 in shape:
         raise ValueError(f"{name} has shape {shape}: a shard needs a row and a step; give it a step with valid=False")
     return 0 if time_major or len(shape) == 1 else 1
@@ -178,10 +174,7 @@ def _time_axis(arrays: Mapping[str, Any], time_major: bool | None) -> int:
 def gather_from_processes(
     group: ProcessGroup, arrays: Mapping[str, Any], time_major: bool | None, position: Any, alike: str
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The whole rows, without gradients, and what takes a result to this shard's steps.
-
-    `alike` says what is called: all processes must say the same.
-    """
+    """The whole rows, without gradients, and what takes a result to this shard's steps. All processes must call `alike`."""
     import torch
     import torch.distributed
 
@@ -189,7 +182,7 @@ def gather_from_processes(
     size, rank = distributed.get_world_size(group), distributed.get_rank(group)
     if rank < 0:
         raise ValueError("this process is not in the process_group: only those that hold shards may call")
-    ours: dict[str, torch.Tensor] = {}
+    ours = dict[str, torch.Tensor]()
     axis, shape, steps, error = 0, (0,), [], None
     try:
         ours = {name: torch.as_tensor(a).detach() for name, a in arrays.items()}
@@ -219,11 +212,8 @@ def gather_from_processes(
             )
         if call != alike:
             raise ValueError(f"rank {other} called {call}, this rank {alike}: all ranks must call alike")
-    device = next(iter(ours.values())).device
-    first, positions = (
-        sum(len(shard[2]) for shard in shards[:rank]),
-        torch.tensor([t for shard in shards for t in shard[2]]),
-    )
+    device, first = next(iter(ours.values())).device, sum(len(shard[2]) for shard in shards[:rank])
+    positions = torch.tensor([t for shard in shards for t in shard[2]])
     positions = torch.arange(len(positions)) if position is None else positions
     order, mine = positions.argsort(), positions[first : first + len(steps)].to(device)
     if not torch.equal(positions[order], torch.arange(len(order))):

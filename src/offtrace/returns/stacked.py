@@ -31,6 +31,13 @@ class Stacked(NamedTuple, Generic[Array]):
     shape: tuple[int, ...]
     """That of arrays which all K share."""
 
+    def into(self, rule: Rule, arrays: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        """The rule and the arrays as [K·B, T]."""
+        if rule.per_step:
+            rule = as_trace(rule).mapped(lambda held: self.rows("what the rule holds", held))
+        there = {name: self.backend.array(name, a) for name, a in arrays.items() if is_array(name, a)}
+        return rule, {**arrays, **{name: self.rows(name, a) for name, a in there.items()}}
+
     def rows(self, name: str, array: Any) -> Any:
         """An array as [K·B, T]."""
         xp = np if isinstance(array, np.ndarray) else self.backend.xp
@@ -67,7 +74,7 @@ def stacked_of(
     """How arrays are stacked, of which those with most dimensions are."""
     if stack not in STACKS:
         raise ValueError(f"stack must be 'first', for [K, B, T], or 'last', for [B, T, K], got {stack!r}")
-    shapes = {name: tuple(array.shape) for name, array in arrays.items() if is_array(name, array)}
+    shapes = {name: tuple(backend.array(name, a).shape) for name, a in arrays.items() if is_array(name, a)}
     first = max(shapes, key=lambda name: len(shapes[name]))
     shape = shapes[first]
     if len(shape) not in ((3,) if time_major else (2, 3)):
@@ -82,10 +89,3 @@ def stacked_of(
 def is_array(name: str, value: object) -> bool:
     """Whether it is an array of steps, and neither missing nor one discount for all."""
     return not (value is None or (name == "gamma" and is_number(value)))
-
-
-def in_rows(stacked: Stacked[Any], rule: Rule, arrays: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
-    """The rule and the arrays as [K·B, T]."""
-    if rule.per_step:
-        rule = as_trace(rule).mapped(lambda held: stacked.rows("what the rule holds", held))
-    return rule, {name: stacked.rows(name, a) if is_array(name, a) else a for name, a in arrays.items()}

@@ -86,16 +86,16 @@ def _pull(program: Program[How, Out], variables: Variables, fixed: Fixed, gradie
 
 def _mappable(function: Callable[[*Arguments], Out]) -> Callable[[*Arguments], Out]:
     """The function, mapped by vmap as Python and in float64, even where vmap finds it within an already jitted function."""
-    found = custom_vmap(function)
+    call = custom_vmap(function)
 
-    @found.def_vmap
+    @call.def_vmap
     def rule(size: int, mapped: tuple[object, ...], *arguments: *Arguments) -> tuple[Out, object]:
         axes = tuple(tree_map(lambda is_mapped: 0 if is_mapped else None, mapped))
         with in_float64():
             out = _mappable(jax.vmap(function, in_axes=axes, axis_size=size))(*arguments)
         return out, tree_map(lambda _: True, out)
 
-    return found
+    return call
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -91,7 +91,7 @@ def _linear(delta: Array, weight: Array) -> Array:
 
 
 def linear_by_steps(delta: Array, weight: Array) -> Array:
-    """Compute Δ step by step; once more with numbers of any size, if a product may have left the range and come back."""
+    """Compute Δ step by step; again with numbers of any size, if a product may have left the range and come back."""
 
     def careful(delta: Array, weight: Array) -> Array:
         def body(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:

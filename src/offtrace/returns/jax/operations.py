@@ -17,7 +17,7 @@ from jax.tree_util import tree_map, tree_unflatten
 from offtrace.returns import operations
 from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
-from offtrace.returns.mixtures import Loops, Mixture, mixed
+from offtrace.returns.mixtures import Mixture, mixed
 from offtrace.returns.operations import Operations, Rows, corrections, following, read_rows
 from offtrace.returns.weights import scan
 from offtrace.returns.weights.decisions import ONE_A_ROW, Weighing
@@ -43,17 +43,14 @@ class JaxOperations(Operations):
         self.single = single
 
     def linear(self, delta: Array, weight: Array) -> Array:
-        """Δ without a cap."""
         return kernels.linear(delta, weight)
 
     def linear_within(self, delta: Array, weight: Array, n: int) -> Array:
-        """Δ up to lag n − 1."""
         return by_lag.linear_within(delta, weight, n)
 
     def capped(
         self, delta: Array, g: Array, step: Array, cap: Array, lags: list[float] | None, recursive: bool
     ) -> Array:
-        """Δ where a cap or a bound by lag acts."""
         return by_lag.capped(delta, g, step, cap, None if lags is None else tuple(lags), recursive, self.single)
 
     def custom(self, trace: Trace, x: Rows, delta: Array) -> Array:
@@ -76,16 +73,16 @@ class JaxOperations(Operations):
         return by_lag.by_lag(delta, stopped, trace.horizon or delta.shape[1], first, beta)
 
     def asarray(self, numbers: object, like: Array) -> Array:
-        """Numbers as a float64 array."""
         return jnp.asarray(numbers, jnp.float64)
 
     def constant(self, array: Array) -> Array:
-        """The array without gradient."""
         return lax.stop_gradient(array)
 
     def take(self, array: Array, index: Array) -> Array:
-        """Entries of the last axis at indices."""
         return jnp.take_along_axis(array, index, -1)
+
+    def repeat(self, n: int, body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]) -> tuple[Array, ...]:
+        return lax.fori_loop(0, n, body, state)
 
 
 DOUBLE = JaxOperations(False)
@@ -94,10 +91,8 @@ DOUBLE = JaxOperations(False)
 def results(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> tuple[Array, ...]:
     """q + Δ or Δ; without `add_q` target, advantage and correction of state values."""
     add_q, single = given.how
-    do, trace = JaxOperations(single), tree_unflatten(given.rule, numbers)
-    if add_q is None:
-        return operations.on_states(do, trace, given.shape, real | other)
-    return (operations.result(do, trace, given.shape, real | other, add_q=add_q),)
+    trace = tree_unflatten(given.rule, numbers)
+    return operations.results(JaxOperations(single), trace, given.shape, real | other, add_q)
 
 
 def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
@@ -109,16 +104,9 @@ def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
 
 
-LOOPS = Loops(
-    repeat=lambda n, body, state: lax.fori_loop(0, n, body, state),
-    count=lambda z, x: jnp.searchsorted(z, x, side="right"),
-    take=lambda array, index: jnp.take_along_axis(array, index, -1),
-)
-
-
 def mixed_masses(given: None, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
     """The masses of projected mixtures."""
-    return mixed(jnp, LOOPS, Mixture(**real))
+    return mixed(DOUBLE, Mixture(**real))
 
 
 def weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

@@ -52,21 +52,21 @@ class Arrays:
         written: Sequence[plans.Written], **constants: object,
     ) -> list[Array]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
-        made = [w if isinstance(w, Array) else jax.ShapeDtypeStruct(*w) for w in written]
+        outs = [w if isinstance(w, Array) else jax.ShapeDtypeStruct(*w) for w in written]
         changed = {
             next(j for j, a in enumerate(read) if a is w): i for i, w in enumerate(written) if isinstance(w, Array)
         }
         values = [np.float32(n) if isinstance(n, float) else n for n in numbers]
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made]
+        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in outs]
         return self.call(kernel, programs, [*read], values, shapes, changed, constants)
 
     def call(
         self, kernel: triton.JITFunction, programs: int, read: list[Array], numbers: Sequence[np.float32 | float],
-        made: list[jax.ShapeDtypeStruct], changed: dict[int, int], constants: dict[str, object],
+        outs: list[jax.ShapeDtypeStruct], changed: dict[int, int], constants: dict[str, object],
     ) -> list[Array]:  # fmt: skip
         """Call a kernel. What is `changed`, an array that it reads, becomes one that it makes."""
         return _jax_triton().triton_call(
-            *read, *numbers, kernel=kernel, out_shape=made, grid=(programs,), input_output_aliases=changed, **constants
+            *read, *numbers, kernel=kernel, out_shape=outs, grid=(programs,), input_output_aliases=changed, **constants
         )
 
     def release(self, *arrays: Array) -> None:

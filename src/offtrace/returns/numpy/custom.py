@@ -21,35 +21,26 @@ Beta = Callable[[np.ndarray, int], ArrayLike]
 """β of traces from these starts, which are flat indices, so many steps later."""
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
-    """q + Δ, or Δ, [B, T]."""
-    out = sweep(trace, x, *td_errors(x))[0]
-    out = x.read("q") + out if add_q else out
-    warn_if_infinite(out, x)
-    return out
-
-
-def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Target, advantage and correction of state values, [B, T] each."""
-    (delta, discount), seen = td_errors(x), probabilities(x, ("rho", *trace.reads))
-    weight = trace.delta_ratio(np, seen["rho"])
-    met = {name: _preceding(array) for name, array in seen.items() if name in trace.reads}
-    correction, value = sweep(trace, x, weight * delta, discount, seen=met)[0], x.read("q").astype(np.float64)
-    ahead = np.where(discount > 0.0, _following(value + correction) - x.read("next_value"), 0.0)
-    advantage = weight * np.where(weight == 0.0, 0.0, delta + discount * trace.advantage_lam * ahead)
-    for out in (value + correction, advantage, correction):
+def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values. [B, T] each."""
+    (delta, discount), q = td_errors(x), x.read("q")
+    if add_q is None:
+        seen = probabilities(x, ("rho", *trace.reads))
+        weight = trace.delta_ratio(np, seen["rho"])
+        before = ((0, 0), (1, 0))
+        met = {n: np.pad(seen[n][:, :-1], before, constant_values=np.nan) for n in seen if n in trace.reads}
+        correction = sweep(trace, x, weight * delta, discount, seen=met)[0]
+        target = q.astype(np.float64) + correction
+        ahead = np.pad(target[:, 1:], ((0, 0), (0, 1))) - x.read("next_value")
+        ahead = discount * trace.advantage_lam * np.where(discount > 0.0, ahead, 0.0)
+        advantage = weight * np.where(weight == 0.0, 0.0, delta + ahead)
+        outs = target, advantage, correction
+    else:
+        out = sweep(trace, x, delta, discount)[0]
+        outs = (q + out if add_q else out,)
+    for out in outs:
         warn_if_infinite(out, x)
-    return value + correction, advantage, correction
-
-
-def _preceding(array: np.ndarray) -> np.ndarray:
-    """What is one step earlier, [B, T]; NaN before the first."""
-    return np.concatenate([np.full_like(array[:, :1], np.nan), array[:, :-1]], axis=1)
-
-
-def _following(array: np.ndarray) -> np.ndarray:
-    """What is one step later, [B, T]; 0 after the last."""
-    return np.concatenate([array[:, 1:], np.zeros_like(array[:, :1])], axis=1)
+    return outs
 
 
 def sweep(

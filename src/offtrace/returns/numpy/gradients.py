@@ -2,7 +2,7 @@
 
     Δ_k = Σ_{t≥k} D_{k:t} y_{k:t} δ_t,        e_t = Σ_{k≤t} D_{k:t} y_{k:t} G_k        (the transpose)
 
-with D_{k:t} = g_k ··· g_{t-1} and y = min(cap_t, x_{k:t}), as in `direct`. If Δ was made from δ, and G is the gradient by Δ, then
+with D_{k:t} = g_k ··· g_{t-1} and y = min(cap_t, x_{k:t}). If Δ was computed from δ, and G is the gradient by Δ, then
 e is the gradient by δ. Arrays are float64 [B, T].
 """
 
@@ -58,11 +58,11 @@ def correct(
 def _pass(marked: np.ndarray, goes_on: np.ndarray, reach: int) -> np.ndarray:
     """Which starts come upon a marked step; `goes_on` [B, T − 1] says where a trace passes from t to t+1."""
     B, T = marked.shape
-    found, away = np.zeros((B, T), bool), np.full(B, np.inf)
+    reached, away = np.zeros((B, T), bool), np.full(B, np.inf)
     for k in reversed(range(T - 1)):
         away = np.where(goes_on[:, k], np.where(marked[:, k + 1], 1, away + 1), np.inf)
-        found[:, k] = away < reach
-    return found
+        reached[:, k] = away < reach
+    return reached
 
 
 def transpose(

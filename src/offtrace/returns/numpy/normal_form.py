@@ -20,10 +20,9 @@ def normal_form(trace: Trace, x: Trajectory, *, start_acts: bool = False) -> Fac
     return Factors(*(np.array(np.broadcast_to(f, shape), np.float64) for f in factors))
 
 
-def lag_caps(trace: Trace, T: int) -> np.ndarray | None:
-    """`Trace.bounds_by_lag` as an array."""
-    bounds = trace.bounds_by_lag(T)
-    return None if bounds is None else np.array(bounds)
+def lag_caps(trace: Trace, T: int) -> np.ndarray:
+    """`Trace.bounds_by_lag` as an array; empty where nothing acts by lag."""
+    return np.array(trace.bounds_by_lag(T) or [], np.float64)
 
 
 def parameter(trace: Trace, value: ArrayLike, x: Trajectory, *, start_acts: bool) -> float | np.ndarray:

@@ -17,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,15 +27,7 @@ from offtrace._shared.cores import cores
 from offtrace.returns.numpy import every_pair, linear, readout_cap, recursive_cap
 from offtrace.returns.numpy.big_float import FLOOR
 from offtrace.returns.numpy.normal_form import lag_caps, parameter
-from offtrace.returns.numpy.read_steps import (
-    NO_NUMBERS,
-    NOTHING,
-    Steps,
-    read,
-    steps_of,
-    write,
-    write_states,
-)
+from offtrace.returns.numpy.read_steps import NOTHING, Steps, read, steps_of, write, write_states
 from offtrace.traces import Trace
 from offtrace.trajectory import Trajectory, explain_bad_value, warn_if_infinite
 
@@ -124,23 +116,31 @@ def _cached_plan(trace: Trace, T: int) -> Plan:
     return _plan(trace, T, tuple(map(float, trace.parameters)))
 
 
-def plan_of(trace: Trace, x: Trajectory, *, on_states: bool = False) -> Plan:
+def plan_of(trace: Trace, x: Trajectory, on_states: bool) -> Plan:
     """The plan of a rule, from the cache if the rule holds no arrays."""
     T = x.terminated.shape[1]
     if trace.hashable:
-        return _cached_plan(trace, T)
-    parameters = (parameter(trace, p, x, start_acts=on_states) for p in trace.parameters)
-    return _plan(trace, T, tuple(p.ravel() if isinstance(p, np.ndarray) else p for p in parameters))
+        plan = _cached_plan(trace, T)
+    else:
+        plan = _plan(trace, T, tuple(_flat(trace, p, x, on_states) for p in trace.parameters))
+    if not on_states:
+        return plan
+    return plan._replace(delta_ratio=trace.delta_ratio, lam=_flat(trace, trace.advantage_lam, x, True))
+
+
+def _flat(trace: Trace, value: float | np.ndarray, x: Trajectory, on_states: bool) -> float | np.ndarray:
+    number = parameter(trace, value, x, start_acts=on_states)
+    return number.reshape(-1) if isinstance(number, np.ndarray) else number
 
 
 def _plan(trace: Trace, T: int, parameters: tuple[float | np.ndarray, ...]) -> Plan:
     lags = lag_caps(trace, T)
     reads = "pi" in trace.reads, "mu" in trace.reads, "rho" in trace.reads
-    return Plan(trace.traced.call, parameters, reads, _kernel(trace, T, lags), NO_NUMBERS if lags is None else lags)
+    return Plan(trace.traced.call, parameters, reads, _kernel(trace, T, lags), lags)
 
 
-def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any] | None:
-    if lags is not None:
+def _kernel(trace: Trace, T: int, lags: np.ndarray) -> Callable[..., Any] | None:
+    if len(lags):
         return every_pair.sweep_recursive if trace.recursive else every_pair.sweep
     if trace.per_decision:
         return None
@@ -149,49 +149,35 @@ def _kernel(trace: Trace, T: int, lags: np.ndarray | None) -> Callable[..., Any]
     return every_pair.sweep if T <= FEW_STEPS else readout_cap.sweep
 
 
-def correct(trace: Trace, x: Trajectory, *, add_q: bool) -> np.ndarray:
-    """q + Δ, or Δ, [B, T]; an error where a value is bad. Invalid steps hold anything."""
+def correct(trace: Trace, x: Trajectory, add_q: bool | None) -> tuple[np.ndarray, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values. [B, T] each; invalid steps hold anything.
+
+    An error where a value is bad.
+    """
     B, T = x.terminated.shape
-    plan, steps, out = plan_of(trace, x), steps_of(x), np.empty((B, T), x.dtype)
-    value = steps.value if add_q else NOTHING[x.dtype]
-
-    def correct_rows(first: int, stop: int) -> bool:
-        is_finite = True
-        for at, n, block in solved_blocks(plan, steps, T, first, stop):
-            is_finite &= write(at, n, block.x, value, out)
-        return is_finite
-
-    try:
-        is_finite = _run(plan, correct_rows, B, T)
-    except BadValue:
-        explain_bad_value(x)
-    if not is_finite:
-        warn_if_infinite(out, x)
-    return out
-
-
-def correct_states(trace: Trace, x: Trajectory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Target, advantage and correction of state values, [B, T] each; an error where a value is bad."""
-    B, T = x.terminated.shape
-    lam = parameter(trace, trace.advantage_lam, x, start_acts=True)
-    lam = lam.reshape(-1) if isinstance(lam, np.ndarray) else lam
-    plan, steps = plan_of(trace, x, on_states=True)._replace(delta_ratio=trace.delta_ratio, lam=lam), steps_of(x)
-    out = np.empty((B, T), x.dtype), np.empty((B, T), x.dtype), np.empty((B, T), x.dtype)
+    on_states = add_q is None
+    plan, steps = plan_of(trace, x, on_states), steps_of(x)
+    out = np.empty((B, T), x.dtype)
+    outs = (out, np.empty_like(out), np.empty_like(out)) if on_states else (out,)
+    added = steps.value if add_q else NOTHING[x.dtype]
 
     def correct_rows(first: int, stop: int) -> bool:
         is_finite, values = True, (steps.value, steps.next_value)
         for at, n, block in solved_blocks(plan, steps, T, first, stop):
-            is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *out)
+            if on_states:
+                is_finite &= write_states(at, n, block.delta, block.weight, block.x, *values, *outs)
+            else:
+                is_finite &= write(at, n, block.x, added, *outs)
         return is_finite
 
     try:
         is_finite = _run(plan, correct_rows, B, T)
     except BadValue:
-        explain_bad_value(x, lambda ratio: trace.delta_ratio(np, ratio))
+        explain_bad_value(x, partial(trace.delta_ratio, np) if on_states else None)
     if not is_finite:
-        for result in out:
+        for result in outs:
             warn_if_infinite(result, x)
-    return out
+    return outs
 
 
 def _run(plan: Plan, correct_rows: Callable[[int, int], bool], B: int, T: int) -> bool:

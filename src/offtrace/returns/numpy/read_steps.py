@@ -1,7 +1,7 @@
 """The arrays of a block of steps → TD errors, discounts and probabilities in float64; and results back into arrays.
 
     δ_t = r_t + γ_t (1 − terminated_t) next_value_t − value_t        (0 at invalid steps)
-    passed_t = γ_t, or 0 where no trace goes on from t to t+1: at an end, at padding and at the row's end
+    passed_t = γ_t, or 0 where no trace continues from t to t+1: at an end, at padding and at the row's end
 
 On state values
 
@@ -52,40 +52,27 @@ def read(at, n, T, steps, reads, delta, passed, pi, mu, rho):
 
     `reads` says whether π, μ and ρ are read.
     """
-    reward, value, next_value = (
-        part_of(steps.reward, at, n),
-        part_of(steps.value, at, n),
-        part_of(steps.next_value, at, n),
-    )
+    reward, value = part_of(steps.reward, at, n), part_of(steps.value, at, n)
+    next_value, gammas = part_of(steps.next_value, at, n), part_of(steps.gammas, at, n)
     terminated, truncated = part_of(steps.terminated, at, n), part_of(steps.truncated, at, n)
-    log_pi, log_mu, gammas = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n), part_of(steps.gammas, at, n)
+    log_pi, log_mu = part_of(steps.log_pi, at, n), part_of(steps.log_mu, at, n)
     if steps.valid.size:
         valid, next_is_valid = part_of(steps.valid, at, n), part_of(steps.valid, at + 1, n)
         truncated = truncated | ~valid
         truncated[: len(next_is_valid)] |= ~next_is_valid
-        reward, value, next_value = (
-            where_valid(valid, reward),
-            where_valid(valid, value),
-            where_valid(valid, next_value),
-        )
-        log_pi, log_mu, gammas = where_valid(valid, log_pi), where_valid(valid, log_mu), where_valid(valid, gammas)
-    bad = False
+        reward, value = where_valid(valid, reward), where_valid(valid, value)
+        next_value, gammas = where_valid(valid, next_value), where_valid(valid, gammas)
+        log_pi, log_mu = where_valid(valid, log_pi), where_valid(valid, log_mu)
+    bad, by_step = False, len(gammas) > 0
     # Short loops of one kind each: these vectorise, one long loop would not.
-    if len(gammas):
-        for t in range(n):
-            γ = np.float64(gammas[t])
-            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
-            bad |= not (0.0 <= γ <= 1.0)
-        for t in range(n):
-            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
-            delta[t] = np.float64(reward[t]) + gammas[t] * ahead - np.float64(value[t])
-    else:
-        γ = steps.gamma
-        for t in range(n):
-            passed[t] = 0.0 if terminated[t] | truncated[t] else γ
-        for t in range(n):
-            ahead = 0.0 if terminated[t] else np.float64(next_value[t])
-            delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
+    for t in range(n):
+        γ = np.float64(gammas[t]) if by_step else steps.gamma
+        passed[t] = 0.0 if terminated[t] | truncated[t] else γ
+        bad |= not (0.0 <= γ <= 1.0)
+    for t in range(n):
+        γ = np.float64(gammas[t]) if by_step else steps.gamma
+        ahead = 0.0 if terminated[t] else np.float64(next_value[t])
+        delta[t] = np.float64(reward[t]) + γ * ahead - np.float64(value[t])
     for t in range(n):
         bad |= not abs(delta[t]) < np.inf
     for t in range(T - 1 - at % T, n, T):
@@ -136,12 +123,9 @@ def fill_probabilities(n, log_pi, log_mu, reads, pi, mu, rho):
 def write(at, n, correction, value, out):
     """Write the corrections of n steps, with the values added if there are any; returns whether all are finite."""
     into, q = part_of(out, at, n), part_of(value, at, n)
-    if len(q):
-        for t in range(n):
-            into[t] = np.float64(q[t]) + correction[t]
-    else:
-        for t in range(n):
-            into[t] = correction[t]
+    adds = len(q) > 0
+    for t in range(n):
+        into[t] = np.float64(q[t]) + correction[t] if adds else correction[t]
     return are_finite(into)
 
 
@@ -160,7 +144,7 @@ def write_states(at, n, delta, weight, x, value, next_value, target, advantage, 
     for t in range(len(v)):
         ahead = np.float64(v[t]) + later[t] - np.float64(then[t])
         gain[t] = delta[t] + (weight[t] * ahead if weight[t] > 0.0 else 0.0)
-    if len(v) < n:  # the batch ends here, and no trace goes on
+    if len(v) < n:  # the batch ends here, and no trace continues
         gain[n - 1] = delta[n - 1]
     return are_finite(goal) & are_finite(gain) & are_finite(change)
 

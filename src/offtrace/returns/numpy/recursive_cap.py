@@ -37,8 +37,7 @@ from offtrace.returns.numpy.big_float import MUCH, fits_float64, sum_pairs
 from offtrace.returns.numpy.compiling import kernel, part
 from offtrace.trajectory import HIGH_CAP
 
-W, S, D = range(3)
-LEAP_S, LEAP_D = range(3, 5)
+W, S, D, LEAP_S, LEAP_D, CAP, R, LEAP_R = range(8)
 PATIENCE = 8  # steps down the stack for each start, on average, before leaps pay
 
 
@@ -46,8 +45,8 @@ PATIENCE = 8  # steps down the stack for each start, on average, before leaps pa
 def sweep_low(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for one cap ≤ 1; lags do not act."""
     B, T = delta.shape
-    caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
-    caps[0], R[0] = -np.inf, 1.0
+    caps, ratios, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 4))  # of four: a row is half a cache line
+    caps[0], ratios[0] = -np.inf, 1.0
     stack[0, W] = stack[0, S] = stack[0, D] = 0.0
     one = np.uintp(1)  # unsigned indices spare the test for a negative one: a fifth of the time
     for b in range(B):
@@ -59,18 +58,18 @@ def sweep_low(delta, g, ratio, cap, lags, out):
             if not p > 0.0 and not (d > 0.0 and r > 0.0):  # p alone may have underflowed
                 top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0
             while r < caps[top]:
-                s, r, d = s + p * stack[top, S], r * R[top], d * stack[top, D]
+                s, r, d = s + p * stack[top, S], r * ratios[top], d * stack[top, D]
                 p = d * r
                 top -= one
             out[b, k] = s + d * stack[top, W]
             c = cap[b, k]
             while c * r < caps[top]:
-                s, r, d = s + p * stack[top, S], r * R[top], d * stack[top, D]
+                s, r, d = s + p * stack[top, S], r * ratios[top], d * stack[top, D]
                 p = d * r
                 top -= one
             w = c * s + d * stack[top, W]
             top += one
-            caps[top], R[top] = c, r
+            caps[top], ratios[top] = c, r
             stack[top, W], stack[top, S], stack[top, D] = w, s, d
 
 
@@ -78,19 +77,18 @@ def sweep_low(delta, g, ratio, cap, lags, out):
 def sweep_high(delta, g, ratio, cap, lags, out):
     """Δ of a block of rows into `out` [n, T], for any one cap."""
     T = delta.shape[1]
-    caps, R, stack = np.empty(T + 1), np.empty(T + 1), np.empty((T + 1, 5))
-    leap, leap_R = np.zeros(T + 1, np.uintp), np.ones(T + 1)
-    caps[0], R[0] = -np.inf, 1.0
-    stack[0, W] = stack[0, S] = stack[0, D] = stack[0, LEAP_S] = stack[0, LEAP_D] = 0.0
+    stack, leap = np.zeros((T + 1, 8)), np.zeros(T + 1, np.uintp)
+    stack[0, CAP], stack[0, R], stack[0, LEAP_R] = -np.inf, 1.0, 1.0
     for b in range(delta.shape[0]):
-        if not high_row(delta[b], g[b], ratio[b], cap[b], False, PATIENCE * T, caps, R, stack, leap, leap_R, out[b]):
-            high_row(delta[b], g[b], ratio[b], cap[b], True, 0, caps, R, stack, leap, leap_R, out[b])
+        if not high_row(delta[b], g[b], ratio[b], cap[b], False, stack, leap, out[b]):
+            high_row(delta[b], g[b], ratio[b], cap[b], True, stack, leap, out[b])
 
 
 @part
-def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R, out):
-    """One row, with or without leaps; without, it gives up after `budget` steps down the stack."""
+def high_row(delta, g, ratio, cap, leaping, stack, leap, out):
+    """One row, with or without leaps; without, it gives up after PATIENCE steps down the stack for each start."""
     T = len(delta)
+    budget = PATIENCE * T
     one, top = np.uintp(1), np.uintp(0)
     for i in range(T):
         k = np.uintp(T - 1 - i)
@@ -100,12 +98,12 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
             top, d, r, p = np.uintp(0), 0.0, 1.0, 0.0
 
         e, ss, rr, dd = top, s, r, d
-        while rr < caps[e]:
-            if leaping and rr * leap_R[e] < caps[leap[e]]:
-                ss, rr, dd = ss + dd * rr * stack[e, LEAP_S], rr * leap_R[e], dd * stack[e, LEAP_D]
+        while rr < stack[e, CAP]:
+            if leaping and rr * stack[e, LEAP_R] < stack[leap[e], CAP]:
+                ss, rr, dd = ss + dd * rr * stack[e, LEAP_S], rr * stack[e, LEAP_R], dd * stack[e, LEAP_D]
                 e = leap[e]
             else:
-                ss, rr, dd = ss + dd * rr * stack[e, S], rr * R[e], dd * stack[e, D]
+                ss, rr, dd = ss + dd * rr * stack[e, S], rr * stack[e, R], dd * stack[e, D]
                 e -= one
                 budget -= 1
         out[k] = ss + dd * stack[e, W]
@@ -113,13 +111,13 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
             return False
 
         c = cap[k]
-        while c * r < caps[top]:
-            s, r, d = s + d * r * stack[top, S], r * R[top], d * stack[top, D]
+        while c * r < stack[top, CAP]:
+            s, r, d = s + d * r * stack[top, S], r * stack[top, R], d * stack[top, D]
             top -= one
         w = c * s + d * stack[top, W]
         below = top
         top += one
-        caps[top], R[top] = c, r
+        stack[top, CAP], stack[top, R] = c, r
         stack[top, W], stack[top, S], stack[top, D] = w, s, d
         if leaping:
             # Skew-binary: two leaps of equal length below make one of twice the length, plus this entry.
@@ -127,10 +125,9 @@ def high_row(delta, g, ratio, cap, leaping, budget, caps, R, stack, leap, leap_R
             leap[top] = below
             if below > 0 and below - middle == middle - leap[middle]:
                 for e in (below, middle):
-                    s, r, d = s + d * r * stack[e, LEAP_S], r * leap_R[e], d * stack[e, LEAP_D]
+                    s, r, d = s + d * r * stack[e, LEAP_S], r * stack[e, LEAP_R], d * stack[e, LEAP_D]
                 leap[top] = leap[middle]
-            leap_R[top] = r
-            stack[top, LEAP_S], stack[top, LEAP_D] = s, d
+            stack[top, LEAP_S], stack[top, LEAP_R], stack[top, LEAP_D] = s, r, d
     return True
 
 

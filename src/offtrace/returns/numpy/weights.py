@@ -20,12 +20,11 @@ import numpy as np
 from offtrace.returns.inputs import bounded
 from offtrace.returns.numpy.big_float import clipped, raised, times
 from offtrace.returns.numpy.compiling import kernel, part
-from offtrace.returns.numpy.every_pair import NO_LAGS
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import probabilities
 from offtrace.returns.weights.decisions import LEVELS, ONE_A_ROW, Criterion, Decisions, Weighing, estimate, flags
 from offtrace.traces import Trace
-from offtrace.trajectory import Trajectory, explain_bad_value, first_index, spell, warn_if_positive
+from offtrace.trajectory import BadValueError, Trajectory, first_index, spell, warn_if_positive
 
 BLOCK = 1 << 16  # so many steps at a time: their factors stay in the cache
 NO_MASK, NO_SEGMENT = np.empty((0, 0), np.bool_), np.empty((0, 0), np.int64)
@@ -126,47 +125,29 @@ def weigh(trace: Trace, given: Decisions[np.ndarray], how: Weighing, merge: Merg
     warn_if_positive(x)
     B, T = x.terminated.shape
     lags = lag_caps(trace, T + 1)
-    lags = NO_LAGS if lags is None else lags
     decisions = None
     if how.normalize is not None or x.pair is not None:
         decisions = sequences(np.ones((B, T), bool) if x.valid is None else x.valid, x.pair)
     out = np.empty((B, T))
     rows = B if trace.per_step else max(1, BLOCK // T)
     for b in range(0, B, rows):
-        block = _rows(x, slice(b, b + rows)) if rows < B else x
+        block = x.rows(b, b + rows) if rows < B else x
         try:
             decay, ratio, cap = normal_form(trace, block, start_acts=True)
-        except ValueError:
-            if block is x:
-                raise
-            explain_bad_value(x)  # in the whole batch it finds the index that the user knows
+        except BadValueError as error:
+            raise error.in_row(b) from None
         mask, segment = (none if a is None else a for a, none in ((block.valid, NO_MASK), (block.pair, NO_SEGMENT)))
         _weigh(decay, ratio, cap, mask, segment, lags, trace.recursive, LEVELS.index(how.level), out[b : b + rows])
     if how.bounded:
-        _within(how, out)
+        if how.drop:
+            out[(out < how.lower) | (out > how.upper)] = 0.0
+        else:
+            np.clip(out, how.lower, how.upper, out=out)
         if x.valid is not None:
             out[~x.valid] = 0.0
     if how.normalize is not None and decisions is not None:
         _normalize(out, decisions, how, given.group, merge)
     return out.reshape(given.shape)
-
-
-def _rows(x: Trajectory, rows: slice) -> Trajectory:
-    """Some rows of a trajectory."""
-    cut = (None if a is None else a[rows] for a in (x.log_pi, x.log_mu, x.valid, x.pair))
-    log_pi, log_mu, valid, pair = cut
-    return Trajectory(
-        x.shape, x.dtype, x.terminated[rows], x.truncated[rows], 1.0,
-        log_pi=log_pi, log_mu=log_mu, valid=valid, pair=pair, bounded=x.bounded,
-    )  # fmt: skip
-
-
-def _within(how: Weighing, weights: np.ndarray) -> None:
-    """Hold weights to the interval, in place."""
-    if how.drop:
-        weights[(weights < how.lower) | (weights > how.upper)] = 0.0
-    else:
-        np.clip(weights, how.lower, how.upper, out=weights)
 
 
 def _normalize(

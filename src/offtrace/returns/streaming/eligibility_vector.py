@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,31 +46,10 @@ def factors_of(trace: Trace, now: Now) -> Factors:
     return Factors(*map(float, trace.traced.call(np, now.pi, now.mu, now.rho, *parameters)))
 
 
-class Keeper(Protocol):
-    """What keeps z."""
+def keeper(trace: Trace, size: int, *, on_states: bool = False) -> _PerDecision | _Groups | _Starts:
+    """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t, `clear` forgets all.
 
-    @property
-    def z(self) -> np.ndarray:
-        """z_t of the last step."""
-        ...
-
-    def clear(self) -> None:
-        """Forget all starts."""
-        ...
-
-    def advance(self, discount: float, now: Now) -> None:
-        """Scale the older starts by γ_{t-1} and by the rule."""
-        ...
-
-    def enter(self, now: Now) -> None:
-        """Add start t."""
-        ...
-
-
-def keeper(trace: Trace, size: int, *, on_states: bool = False) -> Keeper:
-    """What keeps z: `advance` scales the older starts by γ_{t-1} and by the rule, `enter` adds start t.
-
-    On state values a start has no action of its own, and is scaled by the actions before t, which `Now` then holds.
+    On state values a start has no own action, and is scaled by the actions before t, which `Now` then holds.
     """
     step, beta = trace.step_form, trace.history_form
     if beta is not None:
@@ -256,13 +235,12 @@ class _Starts(ABC):
         bad = ~((β >= 0.0) & (β < np.inf))
         if bad.any():
             self.clear()
+            title = self.trace.title
             if (β == np.inf).any():
-                raise OverflowError(
-                    f"a product of ratios overflowed: {self.trace.title!r} gave an infinite β; call reset()"
-                )
+                raise OverflowError(f"a product of ratios overflowed: {title!r} gave an infinite β; call reset()")
             raise ValueError(
-                f"the trace {self.trace.title!r} gave a β that is negative or not finite: {β[bad][0]}; "
-                "does it list all that it uses in `reads`?"
+                f"the trace {title!r} gave a β that is negative or not finite: {β[bad][0]}; does it list all that it uses in "
+                "`reads`?"
             )
         self.live["beta"] = β[: len(self.live)]
 

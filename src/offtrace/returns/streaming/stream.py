@@ -3,7 +3,7 @@
     z_t = Σ_{k≤t} (γ_k ··· γ_{t-1}) β_{k:t} ∇q_k,      update_t = δ_t z_t,      k from the start of the episode
 
 ∇q_k is one-hot for a table, and the gradient of q(s_k, a_k) for a linear function. Summed over t, the updates are
-Σ_k Δ_k ∇q_k, with the Δ of `corrections`. How z is kept is told in `returns.streaming.eligibility_vector`.
+Σ_k Δ_k ∇q_k, with the Δ of `corrections`. `returns.streaming.eligibility_vector` says how z is kept.
 
 On state values the start's own action acts, one step later, and δ carries a ratio, ρ̄ = min(ρ̄, ρ) of the policy that is evaluated:
 
@@ -89,10 +89,10 @@ class Stream:
         self._on_states = values == "state"
         self._met: Now | None = None  # on state values, the step before
         self._uncorrected = form is not None
-        self._before = 0.0  # `next_value` of the step before, where it goes on
+        self._before = 0.0  # `next_value` of the step before, where the episode continues
         self._length = _length(self.trace)
         self._tabular: bool | None = None  # known from the first step on
-        self._discount = 0.0  # from the last step to the next; 0 where no trace goes on
+        self._discount = 0.0  # from the last step to the next; 0 where no trace continues
         self._kept = keeper(self.trace, self.size, on_states=self._on_states)
 
     @property
@@ -101,7 +101,7 @@ class Stream:
         return np.array(self._kept.z)
 
     def reset(self) -> None:
-        """Empty the trace, where an episode is left without an end. The count of steps goes on."""
+        """Empty the trace, where an episode is left without an end. The count of steps continues."""
         self._discount = 0.0
         self._kept.clear()
 

@@ -80,8 +80,8 @@ class Planner:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Slot:
         """Return a slot with memory of the workspace: the smallest free piece that holds it, or else more at its end."""
-        made = self.slot(shape, dtype)
-        size = -(-_bytes(made) // ALIGNED) * ALIGNED
+        slot = self.slot(shape, dtype)
+        size = -(-_bytes(slot) // ALIGNED) * ALIGNED
         fits = [piece for piece in self.free if piece[1] - piece[0] >= size]
         if fits:
             begin, end = min(fits, key=lambda piece: piece[1] - piece[0])
@@ -91,18 +91,18 @@ class Planner:
         else:
             begin = self.space
             self.space += size
-        self.offsets[made.place] = begin
-        return made
+        self.offsets[slot.place] = begin
+        return slot
 
     def launch(
         self, kernel: triton.JITFunction, programs: int, read: Sequence[Any], numbers: Sequence[Any], written: Sequence[Any],
         **constants: Any,
     ) -> list[Slot]:  # fmt: skip
         """Note so many programs of a kernel; return what it writes."""
-        made = [w if isinstance(w, Slot) else self.empty(*w) for w in written]
+        outs = [w if isinstance(w, Slot) else self.empty(*w) for w in written]
         compiled_in = [constants.pop(name) for name in inspect.signature(kernel.fn).parameters if name in constants]
-        self.launches.append((kernel, programs, [*read, *numbers, *made, *compiled_in], constants))
-        return made
+        self.launches.append((kernel, programs, [*read, *numbers, *outs, *compiled_in], constants))
+        return outs
 
     def release(self, *arrays: Slot) -> None:
         """Let what is launched from now on have the memory of these, if it is of the workspace."""
@@ -114,10 +114,10 @@ class Planner:
     def full(self, shape: tuple[int, ...], value: int) -> Slot:
         """Return an int32 array of one value."""
         size = math.prod(shape)
-        (made,) = self.launch(
+        (outs,) = self.launch(
             load.fill, triton.cdiv(size, plans.FILLED), [], [value, size], [(shape, "int32")], N=plans.FILLED, num_warps=4
         )  # fmt: skip
-        return made
+        return outs
 
 
 def _bytes(array: Slot) -> int:
@@ -294,46 +294,25 @@ def _bounds(lags: tuple[float, ...], device: torch.device) -> Tensor:
 
 def takes(trace: Trace) -> bool:
     """Whether the rule goes into a kernel: numbers only, and few."""
-    return trace.hashable and _takes(trace)
-
-
-@lru_cache(1024)
-def _takes(trace: Trace) -> bool:
+    if not trace.hashable:
+        return False
     if trace.step_form is not None:
         return len(trace.step_form.carries) <= MOST
-    return (
-        not trace.custom and len(trace.parameters) <= MOST and all(isinstance(p, float | int) for p in trace.parameters)
-    )
+    numbers = not trace.custom and all(isinstance(p, float | int) for p in trace.parameters)
+    return numbers and len(trace.parameters) <= MOST
 
 
-def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool) -> Tensor:
-    """Δ, or q + Δ, in the dtype and shape of the reward."""
-    out = _empty(x["reward"])
-    _run(trace, x, lags, load.ADD_Q.value if add_q else 0, [out])
-    return out
-
-
-def correct_states(trace: Trace, x: dict[str, Any], lags: list[float] | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction of state values, which are given as q."""
-    correction, target, advantage = (_empty(x["reward"]) for _ in range(3))
-    _run(trace, x, lags, 0, [correction, target, advantage])
-    return target, advantage, correction
-
-
-def _empty(like: Tensor) -> Tensor:
-    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
-
-
-def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, out: list[Tensor]) -> None:
-    """Compute Δ, or the three results of state values, into `out`."""
-    reward, gamma, rule, states = x["reward"], x["gamma"], _rule(trace), len(out) > 1
+def correct(trace: Trace, x: dict[str, Any], lags: list[float] | None, *, add_q: bool | None) -> tuple[Tensor, ...]:
+    """q + Δ or Δ; without `add_q` target, advantage and correction of state values. In the dtype and shape of the reward."""
+    reward, gamma, rule, states = x["reward"], x["gamma"], _rule(trace), add_q is None
+    out = [_empty(reward) for _ in range(3 if states else 1)]
     per_step, custom, padded = isinstance(gamma, Tensor), trace.step_form is not None, x["valid"] is not None
     T = reward.shape[-1]
     B = reward.numel() // T
     there = [name for name in NAMES if isinstance(x[name], Tensor)]
     arrays = [x[name] for name in there]
     reads = rule.reads | per_step * load.GAMMAS.value | padded * load.VALID.value | states * load.STATES.value
-    how |= padded * load.PADDED.value
+    how = (load.ADD_Q.value if add_q else 0) | padded * load.PADDED.value
     bounds = None if lags is None or custom else _bounds(tuple(lags), reward.device)
     pair = x["pair"] if "pair" in trace.reads else None
     others = [a for a in (pair, bounds) if a is not None]
@@ -344,27 +323,32 @@ def _run(trace: Trace, x: dict[str, Any], lags: list[float] | None, how: int, ou
     def make(planner: Planner, rows: int) -> None:
         slots = {name: planner.slot((rows, T)) for name in there}
         rest = [planner.slot() for _ in others]
-        made = [planner.slot((rows, T)) for _ in out]
+        outs = [planner.slot((rows, T)) for _ in out]
         *numbers, lam = [planner.slot() for _ in range(len(rule.numbers) + 1)]
         given = [slots.get(name) or slots[INSTEAD[name]] for name in NAMES]
         kind = "float64" if name == "float64" else "float32"
         call = plans.Given(planner, given, kind if states else name, rule.function, reads, numbers, how)
         if per_decision and not custom:
-            plans.without_cap(call, lam, made)
+            plans.without_cap(call, lam, outs)
             return
-        found = planner.empty((rows, T), kind) if states else made[0]
+        delta = planner.empty((rows, T), kind) if states else outs[0]
         if custom:
-            plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, found)
+            plans.by_steps(call, None if pair is None else rest[0], trace.horizon, lam, delta)
         elif bounds is not None:
-            plans.by_lag(call, rest[-1], len(bounds) + 1, recursive, found)
+            plans.walked(call, rest[-1], recursive, delta, reach=len(bounds) + 1)
         else:
-            plans.with_cap(call, recursive, found)
+            plans.with_cap(call, recursive, delta)
         if states:
-            plans.state_results(call, found, lam, made)
+            plans.state_results(call, delta, lam, outs)
 
     bounded = trace.horizon if custom else None if bounds is None else len(bounds)
     key = (rule.lines, reads, how, bounded, per_decision, recursive, None if pair is None else pair.dtype, *there)
     launch(key, (B, T), [*arrays, *others], out, (0.0 if per_step else gamma, *rule.numbers), make, at_once)
+    return (*out[1:], out[0])  # kernels have the correction first
+
+
+def _empty(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 def rows_at_once(B: int, T: int, recursive: bool) -> int:
@@ -381,42 +365,30 @@ def rows_at_once(B: int, T: int, recursive: bool) -> int:
 
 
 def given(
-    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool
-) -> Tensor:
-    """Δ from given δ, g, ratio and cap, [B, T]."""
+    delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool,
+    transposed: bool = False,
+) -> Tensor:  # fmt: skip
+    """Δ from given δ, g, ratio and cap, [B, T]; if `transposed`, the gradient by δ from that by Δ in the place of δ."""
     B, T = delta.shape
-    out, reach = _empty(delta), 0 if lags is None else len(lags)
+    reach = 0 if lags is None else len(lags)
+    out = delta.clone(memory_format=torch.contiguous_format) if transposed else _empty(delta)
 
     def make(planner: Planner, rows: int) -> None:
         of_steps = [planner.slot((rows, T)) for _ in range(4)]
         bounds = planner.slot() if reach else None
-        made = planner.slot((rows, T))
+        out_slot = planner.slot((rows, T))
         call = plans.of_factors(planner, of_steps, NAME_OF[delta.dtype])
-        if bounds is not None:
-            plans.by_lag(call, bounds, reach + 1, recursive, made)
+        if transposed:
+            plans.transposed(planner, of_steps, bounds, reach + 1, recursive, out_slot)
+        elif bounds is not None:
+            plans.walked(call, bounds, recursive, out_slot, reach=reach + 1)
         elif per_decision:
-            plans.without_cap(call, 0.0, [made])
+            plans.without_cap(call, 0.0, [out_slot])
         else:
-            plans.with_cap(call, recursive, made)
+            plans.with_cap(call, recursive, out_slot)
 
     arrays = [delta, g, ratio, cap, *([lags] if lags is not None and reach else [])]
-    at_once = None if per_decision or reach else rows_at_once(B, max(1, T), recursive)
+    at_once = None if transposed or per_decision or reach else rows_at_once(B, max(1, T), recursive)
     if out.numel():
-        launch(("given", reach, per_decision, recursive), (B, T), arrays, [out], (), make, at_once)
-    return out
-
-
-def transpose(gradient: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor, recursive: bool) -> Tensor:
-    """e, the gradient by δ, [B, T]."""
-    B, T = gradient.shape
-    out, reach = gradient.clone(memory_format=torch.contiguous_format), len(lags)
-
-    def make(planner: Planner, rows: int) -> None:
-        of_steps = [planner.slot((rows, T)) for _ in range(4)]
-        bounds = planner.slot() if reach else None
-        plans.transposed(planner, of_steps, bounds, reach + 1, recursive, planner.slot((rows, T)))
-
-    arrays = [gradient, g, ratio, cap, *([lags] if reach else [])]
-    if out.numel():
-        launch(("transposed", reach, recursive), (B, T), arrays, [out], (), make)
+        launch(("given", reach, per_decision, recursive, transposed), (B, T), arrays, [out], (), make, at_once)
     return out

@@ -12,16 +12,9 @@ from torch import Tensor
 from offtrace.returns.torch.cuda import Planner, launch, takes
 from offtrace.returns.triton import weights as kernels
 from offtrace.returns.triton.rule_source import MOST, changes, log_factors
-from offtrace.returns.weights.decisions import Weighing
+from offtrace.returns.weights.decisions import LEVELS, Weighing
 from offtrace.traces import Trace
 
-LEVELS = {
-    "token": kernels.TOKEN,
-    "prefix": kernels.PREFIX,
-    "suffix": kernels.SUFFIX,
-    "sequence": kernels.SEQUENCE,
-    "geometric": kernels.GEOMETRIC,
-}
 WEIGHED, EACH = 1024, 8  # steps that are scanned at once, and those of a thread
 REGISTERS = 128  # of a thread: so four programs fit on a multiprocessor, and 512 rows on an H200
 
@@ -50,7 +43,7 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor, starts
     length = min(WEIGHED, triton.next_power_of_2(T))
     constants: dict[str, Any] = {
         "RULE": log_factors(trace.traced.lines), "PI": "pi" in trace.reads, "MU": "mu" in trace.reads,
-        "RHO": "rho" in trace.reads, "MASK": "mask" in x, "SEGMENT": "segment" in x, "LEVEL": LEVELS[how.level].value,
+        "RHO": "rho" in trace.reads, "MASK": "mask" in x, "SEGMENT": "segment" in x, "LEVEL": LEVELS.index(how.level),
         "RECURSIVE": trace.recursive, "DECAYS": _decays(trace), "ONE_CAP": not changes(trace.traced.lines.results[2]),
         "BOUNDED": how.bounded, "DROP": how.drop, "SINGLE": out.dtype is not torch.float64, "PACKED": starts is not None,
         "N": length, "num_warps": max(1, length // (32 * EACH)), "maxnreg": REGISTERS,
@@ -59,8 +52,8 @@ def weigh(trace: Trace, x: dict[str, Tensor], how: Weighing, out: Tensor, starts
     numbers = [float(n) for n in (how.lower, how.upper, *parameters, out.numel())]
 
     def make(planner: Planner, rows: int) -> None:
-        read, made = [planner.slot() for _ in arrays], planner.slot()
-        planner.launch(kernels.weigh_rows, rows, read, [T, *(planner.slot() for _ in numbers)], [made], **constants)
+        read, out_slot = [planner.slot() for _ in arrays], planner.slot()
+        planner.launch(kernels.weigh_rows, rows, read, [T, *(planner.slot() for _ in numbers)], [out_slot], **constants)
 
     if out.numel():
         launch((*constants.values(), *(a.dtype for a in arrays)), (rows, T), arrays, [out], numbers, make)

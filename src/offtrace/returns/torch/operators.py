@@ -62,9 +62,7 @@ def _capped_on_cuda(
     from offtrace.returns.torch import cuda
 
     delta, g, ratio, cap = (x.contiguous() for x in (delta, g, ratio, cap))
-    if transposed:
-        return cuda.transpose(delta, g, ratio, cap, lags, recursive)
-    return cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive)
+    return cuda.given(delta, g, ratio, cap, lags, per_decision=False, recursive=recursive, transposed=transposed)
 
 
 def _fake(a: Tensor, *others: object) -> Tensor:
@@ -103,11 +101,11 @@ capped.register_autograd(_capped_backward, setup_context=_keep_capped)
 
 def _folded(info: Any, in_dims: Sequence[int | None], arrays: Iterable[Tensor]) -> list[Tensor]:
     """Turn arrays [B, T] with a mapped dimension into arrays [N·B, T]: rows are independent."""
-    found: list[Tensor] = []
+    folded: list[Tensor] = []
     for array, dim in zip(arrays, in_dims, strict=False):
         moved = array.expand(info.batch_size, *array.shape) if dim is None else array.movedim(dim, 0)
-        found.append(moved.reshape(-1, moved.shape[-1]))
-    return found
+        folded.append(moved.reshape(-1, moved.shape[-1]))
+    return folded
 
 
 def _linear_vmap(info: Any, in_dims: Sequence[int | None], a: Tensor, c: Tensor) -> tuple[Tensor, int]:
@@ -115,18 +113,9 @@ def _linear_vmap(info: Any, in_dims: Sequence[int | None], a: Tensor, c: Tensor)
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 
-def _capped_vmap(
-    info: Any,
-    in_dims: Sequence[int | None],
-    delta: Tensor,
-    g: Tensor,
-    ratio: Tensor,
-    cap: Tensor,
-    lags: Tensor,
-    recursive: bool,
-    transposed: bool,
-) -> tuple[Tensor, int]:
-    out = capped(*_folded(info, in_dims, (delta, g, ratio, cap)), lags, recursive, transposed)
+def _capped_vmap(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+    *arrays, lags, recursive, transposed = arguments
+    out = capped(*_folded(info, in_dims, arrays), lags, recursive, transposed)
     return out.reshape(info.batch_size, -1, out.shape[1]), 0
 
 

@@ -55,7 +55,6 @@ class TorchOperations(Operations):
     xp, math, horizon_has_gradient = torch, TensorMath(), False
 
     def linear(self, delta: Tensor, weight: Tensor) -> Tensor:
-        """Δ without a cap."""
         return linear(delta, weight)
 
     def linear_within(self, delta: Tensor, weight: Tensor, n: int) -> Tensor:
@@ -66,7 +65,6 @@ class TorchOperations(Operations):
     def capped(
         self, delta: Tensor, g: Tensor, step: Tensor, cap: Tensor, lags: list[float] | None, recursive: bool
     ) -> Tensor:
-        """Δ where a cap or a bound by lag acts."""
         bounds = torch.tensor(lags or [], dtype=torch.float64, device=delta.device)
         return capped(delta, g, before(torch, step, 1.0), cap, bounds, recursive, False)
 
@@ -90,18 +88,20 @@ class TorchOperations(Operations):
         return torch.where(weight == 0, 0.0, weight * delta[:, None]).sum(-1)  # 0 · NaN, unchecked, must not spread
 
     def asarray(self, numbers: object, like: Tensor) -> Tensor:
-        """Numbers as a float64 tensor where `like` is."""
         if isinstance(numbers, Tensor):
             return numbers.double()
         return torch.tensor(numbers, dtype=torch.float64, device=like.device)
 
     def constant(self, array: Tensor) -> Tensor:
-        """The tensor without gradient."""
         return array.detach()
 
     def take(self, array: Tensor, index: Tensor) -> Tensor:
-        """Entries of the last axis at indices."""
         return torch.take_along_dim(array, index, -1)
+
+    def repeat(self, n: int, body: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        for i in range(n):
+            state = body(i, state)
+        return state
 
 
 TORCH = TorchOperations()
@@ -112,19 +112,8 @@ def in_double(array: Tensor) -> Tensor:
     return array.detach().double() if array.is_floating_point() else array
 
 
-def in_tensors(trace: Trace, found: Agreed[Tensor], *, add_q: bool) -> Tensor:
-    """q + Δ, or Δ, by tensor operations and our two operators."""
-    return operations.result(TORCH, trace, found.shape, _arrays(found), add_q=add_q).to(found.dtype)
-
-
-def on_states(trace: Trace, found: Agreed[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Target, advantage and correction of state values by the same operations."""
-    target, advantage, excess = operations.on_states(TORCH, trace, found.shape, _arrays(found))
-    return target.to(found.dtype), advantage.to(found.dtype), excess.to(found.dtype)
-
-
-def _arrays(found: Agreed[Tensor]) -> dict[str, Tensor]:
-    """All arrays by name, real ones in float64, and γ as one of them."""
-    arrays = {name: a.double() if a.is_floating_point() else a for name, a in found.arrays.items()}
-    gamma = TORCH.asarray(found.gamma, found.arrays["terminated"])
-    return arrays | {"gamma": gamma}
+def in_tensors(trace: Trace, x: Agreed[Tensor], add_q: bool | None) -> tuple[Tensor, ...]:
+    """q + Δ or Δ, or the results of state values, by tensor operations and our two operators."""
+    arrays = {name: a.double() if a.is_floating_point() else a for name, a in x.arrays.items()}
+    arrays["gamma"] = TORCH.asarray(x.gamma, x.arrays["terminated"])
+    return tuple(out.to(x.dtype) for out in operations.results(TORCH, trace, x.shape, arrays, add_q))

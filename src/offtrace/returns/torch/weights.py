@@ -60,18 +60,9 @@ def of_packed(trace: Trace, given: Decisions[Tensor], cu_seqlens: object, how: W
 def keep(criteria: tuple[Criterion, ...], given: Decisions[Tensor]) -> Tensor:
     """Whether each decision is kept."""
     rows = _rows(given)
-    decision = _decision(given, rows["log_pi"].device)
-    passed = scan.kept(
-        TORCH, criteria, rows["log_pi"], rows["log_mu"], decision, rows.get("segment"), _advantage(given)
-    )
-    return passed.reshape(given.shape)
-
-
-def _advantage(given: Decisions[Tensor]) -> Tensor | None:
-    """The advantage as [N, T], or [N, 1] where it is one for each row."""
-    if given.advantage is None:
-        return None
-    return given.advantage.detach().reshape(math.prod(given.shape[:-1]), -1)
+    log_pi, log_mu, decision = rows["log_pi"], rows["log_mu"], _decision(given, rows["log_pi"].device)
+    advantage = None if given.advantage is None else given.advantage.detach().reshape(len(decision), -1)
+    return scan.kept(TORCH, criteria, log_pi, log_mu, decision, rows.get("segment"), advantage).reshape(given.shape)
 
 
 def _rows(given: Decisions[Tensor]) -> dict[str, Tensor]:

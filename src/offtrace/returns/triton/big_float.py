@@ -4,7 +4,7 @@ A number is f · 2ⁿ with f in float64 and n in int64. |f| is in [1, 2), or 0 w
 and then by f. ∞ is 1 · 2^TOP. NaN stays in f.
 
 Every kernel counts by how many powers of two its products move. A product that has fallen by at most RANGE keeps its digits, and
-one that has fallen further is negligible until it has grown by RISE again: only rows that do both are computed here once more.
+one that has fallen further is negligible until it has grown by RISE again: only rows that do both are computed again here.
 """
 
 # pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false

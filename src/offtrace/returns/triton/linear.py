@@ -1,8 +1,8 @@
 """The Triton kernels for traces without a cap: Δ_k = δ_k + g_k s_{k+1} Δ_{k+1}, g = discount, s = decay · ratio.
 
 `linear_rows` scans a row from its end, in chunks. Where there are few rows, each is taken in `parts`, in three launches: MAPS
-stores what a part does to the Δ that follows it, `linear_ends` turns that into Δ at the parts' ends, and from there FROM_ENDS
-goes on.
+stores what a part does to the Δ that follows it, `linear_ends` turns that into Δ at the parts' ends, and FROM_ENDS
+continues from there.
 
 Rows whose products may leave the range of floats are scanned again with numbers of any size (`big_float`): by the same launch, or
 by `linear_odd` after all parts.
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.triton import big_float
-from offtrace.returns.triton.load import (
+from offtrace.returns.triton.load import (  # fmt: skip
     STATES,
     enters,
     leaves,
@@ -140,10 +140,8 @@ def linear_rows(
         t = (((part + 1) * chunks - i) * GROUPS - 1 - lane % GROUPS) * 8 + tl.arange(0, 8)[None, :]
         plain, weight = None, None
         if (STATES & READS) and PASS != MAPS:
-            plain, weight = (
-                td_error(a, b, t, T, n, RULE, READS - STATES),
-                state_weight(a, b * T + t, (t >= 0) & (t < T), n),
-            )
+            plain = td_error(a, b, t, T, n, RULE, READS - STATES)
+            weight = state_weight(a, b * T + t, (t >= 0) & (t < T), n)
             delta = tl.where(live(a, b * T + t, t < T, READS), plain * weight, 0.0)
         else:
             delta = td_error(a, b, t, T, n, RULE, READS)
@@ -203,7 +201,7 @@ def linear_rows(
     elif PASS == WHOLE:
         again = tl.where(own < B, beyond(up, down), 0)
         if tl.max(again, 0) != 0:
-            tl.debug_barrier()  # the same places are written once more
+            tl.debug_barrier()  # the same places are written again
             for r in range(ROWS):
                 if tl.sum(tl.where(own == rows + r, again, 0), 0) != 0:
                     odd = (rows + r).to(tl.int64)

@@ -110,7 +110,7 @@ def probabilities(a, at, inside, READS: tl.constexpr):
         mu = e_to(log_mu)
     if RHO & READS:
         rho = e_to(log_pi - log_mu)
-    # μ = 0, π infinite, or either NaN. A rule's own xp.where could hide it, so it is told beside them.
+    # μ = 0, π infinite, or either NaN. A rule's own xp.where could hide it, so it is returned separately.
     bad = tl.where(tl.abs(log_mu) < float("inf"), tl.where(log_pi < float("inf"), 0.0, float("nan")), float("nan"))
     return pi, mu, rho, bad
 
@@ -190,9 +190,8 @@ def write_states(
     ahead = inside & (t + 1 < T)
     goes_on = live(a, at + 1, ahead, READS) & (discount > 0.0)
     # What v_{t+1} adds to V(s_{t+1}); next_value is the true one, so that it is never the next episode's.
-    more = (
-        tl.load(a[1] + at + 1, ahead, 0.0).to(tl.float64) + following - tl.load(a[2] + at, inside, 0.0).to(tl.float64)
-    )
+    next_value = tl.load(a[2] + at, inside, 0.0).to(tl.float64)
+    more = tl.load(a[1] + at + 1, ahead, 0.0).to(tl.float64) + following - next_value
     delta += tl.where(goes_on, discount * lam * more, 0.0)
     value = tl.load(a[1] + at, inside, 0.0).to(tl.float64)
     kind = out.dtype.element_ty
@@ -203,18 +202,18 @@ def write_states(
 
 @triton.jit(do_not_specialize=["chunks"])
 def state_results(
-    x0, x1, x2, x3, x4, x5, x6, x7, x8, found, T, chunks,
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, excesses, T, chunks,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
     lam: tl.float64, target, advantage, correction, RULE: tl.constexpr, READS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Store target, advantage and correction, of the Δ that was found: N steps of a row."""
+    """Store target, advantage and correction, of Δ: N steps of a row."""
     a = (x0, x1, x2, x3, x4, x5, x6, x7, x8)
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     b = (tl.program_id(0) // chunks).to(tl.int64)
     t = tl.program_id(0) % chunks * N + tl.arange(0, N)
     at, inside = b * T + t, t < T
-    excess = tl.load(found + at, inside, 0.0).to(tl.float64)
-    following = tl.load(found + at + 1, t + 1 < T, 0.0).to(tl.float64)
+    excess = tl.load(excesses + at, inside, 0.0).to(tl.float64)
+    following = tl.load(excesses + at + 1, t + 1 < T, 0.0).to(tl.float64)
     delta, weight = td_error(a, b, t, T, n, RULE, READS - STATES), state_weight(a, at, inside, n)
     discount = leaves(a, b, t, T, n, RULE, READS)
     write_states(

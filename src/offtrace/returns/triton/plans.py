@@ -31,10 +31,8 @@ SMALL = 1 << 18
 """Steps of a batch whose rows are only swept up to SWEPT: it fills no GPU, and fewer launches take less time."""
 LEAF, FAN = tree.LEAF.value, 32  # of the tree for recursive caps
 SORTED = 256  # steps of a block that is sorted, for caps at read-out
-CHUNKS, SCAN = (
-    (16, 64, 256),
-    1024,
-)  # steps that a scan takes at once, the fewest that hold the row; and elements of its program
+CHUNKS = 16, 64, 256  # steps that a scan takes at once, the fewest that hold the row
+SCAN = 1024  # elements of its program
 PART_CHUNKS, FEW = 8, 512  # chunks of a part of a long row, which is parted where there are at most so many programs
 LINE = 64  # starts of a program that has one row only
 FILLED = 1024  # numbers that a program writes
@@ -49,20 +47,14 @@ class Library(Protocol):
     """Where arrays live, and how a kernel is called there."""
 
     def launch(
-        self,
-        kernel: triton.JITFunction,
-        programs: int,
-        read: Sequence[Array],
-        numbers: Sequence[float],
-        written: Sequence[Written],
-        **constants: object,
-    ) -> list[Array]:
+        self, kernel: triton.JITFunction, programs: int, read: Sequence[Array], numbers: Sequence[float],
+        written: Sequence[Written], **constants: object,
+    ) -> list[Array]:  # fmt: skip
         """Launch so many programs of a kernel; return what it has written."""
         ...
 
     def release(self, *arrays: Array) -> None:
         """Take back what kernels have written and no kernel reads any more."""
-        ...
 
     def full(self, shape: tuple[int, ...], value: int) -> Array:
         """Return an int32 array of one value."""
@@ -158,51 +150,36 @@ def without_cap(call: Given, lam: Any, out: Sequence[Array]) -> None:
     launch(linear.linear_odd, B, [*arrays, odd, out[0]], [T, *numbers], written, **constants, num_warps=4)
 
 
-def by_lag(call: Given, lags: Array, reach: int, recursive: bool, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a rule with bounds by lag."""
-    B, T = call.shape
-    rows = ROWS if B >= ROWS // 2 else 1
-    groups = triton.cdiv(B, rows)
-    (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, lags, lags, out],
-        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=True, ROWS=rows, M=WALKED, num_warps=1,
-    )  # fmt: skip
-    return out
-
-
-def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> Array:
-    """Return Δ, or q + Δ, of a custom trace."""
+def by_steps(call: Given, pair: Array | None, horizon: int | None, lam: Any, out: Array) -> None:
+    """Write Δ, or q + Δ, of a custom trace."""
     B, T = call.shape
     n = min(LINE, triton.next_power_of_2(T))
-    (out,) = call.library.launch(
+    call.library.launch(
         walk.step_rows, count(B, triton.cdiv(T, n)), [*call.arrays, call.arrays[0] if pair is None else pair],
         [horizon or T, B, T, call.how, *call.numbers, lam], [out], **call.constants, PAIR=pair is not None, N=n, num_warps=2,
     )  # fmt: skip
-    return out
 
 
 def transposed(
     library: Library, factors: Sequence[Array], lags: Array | None, reach: int, recursive: bool, out: Array
-) -> Array:
-    """Return e, the gradient by δ, in `out`, which holds the gradient by Δ; it is the first of the factors as well."""
+) -> None:
+    """Write e, the gradient by δ, to `out`, which holds the gradient by Δ; it is the first of the factors as well."""
     B, T = factors[0].shape
     n = min(LINE, triton.next_power_of_2(T))
-    (out,) = library.launch(
+    library.launch(
         walk.transpose_rows, count(B, triton.cdiv(T, n)), [*factors, factors[0] if lags is None else lags],
         [reach, B, T], [out], RECURSIVE=recursive, LAGS=lags is not None, N=n, num_warps=2,
     )  # fmt: skip
-    return out
 
 
-def state_results(call: Given, found: Array, lam: Any, out: Sequence[Array]) -> None:
+def state_results(call: Given, delta: Array, lam: Any, out: Sequence[Array]) -> None:
     """Write correction, target and advantage of state values, from Δ."""
     B, T = call.shape
     n = min(FILLED, max(128, triton.next_power_of_2(T)))
     chunks = triton.cdiv(T, n)
     correction, target, advantage = out
     call.library.launch(
-        load.state_results, count(chunks, B), [*call.arrays, found], [T, chunks, *call.numbers, lam],
+        load.state_results, count(chunks, B), [*call.arrays, delta], [T, chunks, *call.numbers, lam],
         [target, advantage, correction], **call.constants, N=n, num_warps=max(1, n // 256),
     )  # fmt: skip
 
@@ -229,11 +206,7 @@ def with_cap(call: Given, recursive: bool, out: Array | None = None) -> Array:
 
 
 def swept(
-    call: Given,
-    recursive: bool,
-    stage: Array | None = None,
-    length: int | None = None,
-    out: Array | None = None,
+    call: Given, recursive: bool, stage: Array | None = None, length: int | None = None, out: Array | None = None
 ) -> tuple[Array, Array, Array]:
     """Sweep rows, of a stage if there is one, or parts of so many steps. Return Δ, sums of logarithms of parts, and the stage."""
     B, T = call.shape
@@ -257,10 +230,10 @@ def swept(
         **call.constants, **shared, BLOCKS=STARTS // BLOCK, MOST=LARGE[kind], STAGE=now, num_warps=4,
     )  # fmt: skip
     how = call.how if whole else 0
-    made = [((B, T), call.dtype if whole else kind) if out is None else out]
+    outs = [((B, T), call.dtype if whole else kind) if out is None else out]
     written, marks, out = launch(
         sweep.sweep, programs, [*call.written, room, ends, written, marks, written if out is None else out],
-        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *made], **shared, M=STARTS, num_warps=1,
+        [*shape, -1 if now is None else now, int(leave), how], [written, marks, *outs], **shared, M=STARTS, num_warps=1,
     )  # fmt: skip
     if not leave:
         (out,) = launch(
@@ -285,7 +258,7 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
     launch, shared = call.library.launch, {"FAN": FAN, "KEYS": keys, "num_warps": warps}
     ordered, plain = ((steps,), "int32" if keys else kind), ((steps,), kind)
     there = out if call.dtype == kind else None
-    lowest, before, clipped, found, leaving, weights, nodes, stage = launch(
+    lowest, before, clipped, within, leaving, weights, nodes, stage = launch(
         tree.leaf_tables, count(programs, B), [*call.arrays, stage, stage if there is None else there],
         [plane, B, T, programs, strides[0], *call.numbers],
         [
@@ -302,10 +275,10 @@ def by_tree(call: Given, stage: Array, out: Array | None) -> Array:
         )  # fmt: skip
     (out,) = launch(
         tree.starts, count(programs, B),
-        [*call.written, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage],
-        [plane, wide, B, T, programs, call.how], [found if call.dtype == kind else out], LEVELS=len(strides), **shared,
+        [*call.written, lowest, before, clipped, within, leaving, weights, nodes, beyond, stage],
+        [plane, wide, B, T, programs, call.how], [within if call.dtype == kind else out], LEVELS=len(strides), **shared,
     )  # fmt: skip
-    return walked(call, True, stage, out)
+    return walked(call, stage, True, out)
 
 
 def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
@@ -315,7 +288,7 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     plane, steps, kind = B * parts, B * parts * SORTED, call.kind
     fresh = [((steps,), "float64"), ((steps,), kind), ((steps,), kind)]
     launch = call.library.launch
-    found, pieces, stage = swept(call, False, stage, SORTED, out if call.dtype == kind else None)
+    partial, pieces, stage = swept(call, False, stage, SORTED, out if call.dtype == kind else None)
     each = pieces.shape[-1]
     (sums,) = launch(
         readout.running_sums, count(3, B), [pieces, stage], [B, parts], [((3, B, parts), "float64")],
@@ -329,23 +302,24 @@ def by_sorting(call: Given, stage: Array, out: Array | None) -> Array:
     while size < parts * SORTED:
         last = 2 * size >= parts * SORTED
         before = tables
-        read = [*call.written, stage, sums, *tables, starts, weights, found, *(old or tables)]
-        *tables, found = launch(
+        read = [*call.written, stage, sums, *tables, starts, weights, partial, *(old or tables)]
+        *tables, partial = launch(
             readout.level, count(parts, B), read, [B, T, parts, plane, size, call.how],
-            [*tables, found if call.dtype == kind else out] if last else [*(old or fresh), found],
+            [*tables, partial if call.dtype == kind else out] if last else [*(old or fresh), partial],
             BLOCK=SORTED, LAST=last, num_warps=2,
         )  # fmt: skip
         size, old = 2 * size, before
-    return walked(call, False, stage, found)
+    return walked(call, stage, False, partial)
 
 
-def walked(call: Given, recursive: bool, stage: Array, out: Array) -> Array:
-    """Walk the rows that are left by definition."""
+def walked(call: Given, table: Array, recursive: bool, out: Array, *, reach: int = 0) -> Array:
+    """Walk rows by definition: those that are left by the stages in `table`; or with a `reach` all, with bounds by lag there."""
     B, T = call.shape
-    groups = triton.cdiv(B, ROWS)
+    rows = 1 if reach and B < ROWS // 2 else ROWS
+    groups = triton.cdiv(B, rows)
     (out,) = call.library.launch(
-        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, stage, stage, out],
-        [0, B, T, groups, call.how, *call.numbers], [out], **call.constants,
-        RECURSIVE=recursive, LAGS=False, ROWS=ROWS, M=WALKED, num_warps=1,
+        walk.walk_rows, count(groups, triton.cdiv(T, WALKED)), [*call.arrays, table, table, out],
+        [reach, B, T, groups, call.how, *call.numbers], [out], **call.constants,
+        RECURSIVE=recursive, LAGS=reach > 0, ROWS=rows, M=WALKED, num_warps=1,
     )  # fmt: skip
     return out

@@ -10,7 +10,7 @@ before it: Q_i, the sum of e^K cap δ of the places up to i, and V_i, that of th
 
     Q_{r-1} + e^(a_k − θ_r) V_r          where r is the first place with θ_r > a_k; K counts from the stretch's first step.
 
-Blocks of BLOCK steps are swept by `caps`, each as a row of its own, and sorted here. `level` then goes over pairs of neighbouring
+Blocks of BLOCK steps are swept by `sweep`, each as a separate row, and sorted here. `level` then goes over pairs of neighbouring
 stretches, twice as long each time: the starts of the first one look into the second, and the two are merged. A place's rank in
 the other stretch is all that merging takes, since Q and V of both are sums that are added up.
 
@@ -129,12 +129,12 @@ def weight_between(sums, plane, first, last):
 
 @triton.jit(do_not_specialize=["B", "parts", "plane", "size", "how"])
 def level(
-    q, valid, stage, sums, thresholds, reached, below, starts, weights, found, old_thresholds, old_reached, old_below,
+    q, valid, stage, sums, thresholds, reached, below, starts, weights, partial, old_thresholds, old_reached, old_below,
     B, T, parts, plane, size, how, more_thresholds, more_reached, more_below, out, BLOCK: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Let the starts of a stretch of `size` steps look into the next one, and merge the two; a block to a program.
 
-    What was found so far is in `found`, and so is `out`, but for the last level: there it is the result, and nothing is merged.
+    What is known so far is in `partial`, and so is `out`, but for the last level: there it is the result, and nothing is merged.
     The memory of the level before the last one is used again.
     """
     plane = plane.to(tl.int64)
@@ -153,7 +153,7 @@ def level(
     at = row + part * BLOCK + i
     keys = thresholds + row + other * size
     inside = part * BLOCK + i < T
-    total = tl.load(found + b * T + part * BLOCK + i, inside, 0.0).to(tl.float64)
+    total = tl.load(partial + b * T + part * BLOCK + i, inside, 0.0).to(tl.float64)
     if (own % 2 == 0) & (length > 0):
         x = tl.load(starts + at)
         r = rank(keys, length, size, x, True)

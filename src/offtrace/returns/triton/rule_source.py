@@ -140,7 +140,7 @@ def logarithm(symbol: Symbol) -> Symbol:
 
 
 def finite_symbol(symbol: Symbol) -> Symbol:
-    """Return the expression, held to what stands for infinity."""
+    """Return the expression, bounded by the numbers that stand for ∓∞."""
     return symbols.combine("finite", symbol)
 
 

@@ -141,9 +141,8 @@ def lifetimes(
     t = tl.arange(0, N)[None, :]
     n = numbers(gamma, p0, p1, p2, p3, share, bound)
     g = leaves(a, tl.minimum(row, B - 1)[:, None], t, T, n, RULE, READS)
-    begun = tl.associative_scan(
-        tl.where(g == 0.0, t, -1), 1, later
-    )  # the last step of an episode is of the next one here
+    # The last step of an episode is of the next one here.
+    begun = tl.associative_scan(tl.where(g == 0.0, t, -1), 1, later)
     lived = tl.sum(tl.where(t < T, t - begun, 0), 1)
     tl.store(stage + row, tl.where(lived > life * T, TREE, SWEEP), row < B)
 
@@ -173,10 +172,10 @@ def sweep(
     passed = tl.where(wanted, 0, 1)  # others are done, or will be
     if tl.min(passed) != 0:
         return
-    found, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
+    total, odd = traces(room, ends, passed, steps, rows, first, RECURSIVE, ROWS, M, N, False)
     tl.store(stage + b, TREE, wanted & (odd != 0) & (leave != 0))
     tl.store(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :], odd, wanted & (leave == 0))
-    write(q, valid, out, b * T + k, wanted & there, found, how)
+    write(q, valid, out, b * T + k, wanted & there, total, how)
 
 
 @triton.jit
@@ -194,7 +193,7 @@ def sweep_again(
     out, RULE: tl.constexpr, READS: tl.constexpr, RECURSIVE: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
     N: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of marked starts once more, PART at a time: in float64, and what that does not hold by definition."""
+    """Compute Δ of marked starts again, PART at a time: in float64, and what that does not hold by definition."""
     rows, first = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups * M
     marked = tl.load(marks + tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[None, :]) != 0
     if tl.max(marked.to(tl.int32)) == 0:
@@ -205,11 +204,11 @@ def sweep_again(
         start = first + part * PART
         row, b, k, there = starts_of(rows, start, B, T, parts, steps, ROWS, PART)
         passed = tl.where(marked, 0, 1)
-        found, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
+        total, odd = traces(room, ends, passed, steps, rows, start, RECURSIVE, ROWS, PART, N, True)
         if tl.max(odd) != 0:
             offset = (row % parts * steps).to(tl.int32)
-            found = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
-        write(x1, x5, out, b * T + k, marked & there, found, how)
+            total = big_float.walk_row(a, x0, 0, b, k, offset, start, steps, T, n, RULE, READS, RECURSIVE, False)
+        write(x1, x5, out, b * T + k, marked & there, total, how)
 
 
 @triton.jit

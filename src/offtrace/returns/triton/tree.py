@@ -59,9 +59,7 @@ def then(a_r, a_c, a_d, a_s, r, c, d, s):
 
 
 @triton.jit
-def leaf(
-    a, b, t, T, n, RULE: tl.constexpr, READS: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
+def leaf(a, b, t, T, n, RULE: tl.constexpr, READS: tl.constexpr, KEYS: tl.constexpr):
     """Return C, E = D R δ, R and D of the steps t [leaves, LEAF], and 1 where a leaf is out of range."""
     delta = td_error(a, b, t, T, n, RULE, READS)
     h, ratio, cap = link(a, b, t, T, n, RULE, READS, True)
@@ -82,12 +80,12 @@ def at_column(x, column, otherwise):
 
 @triton.jit
 def windows(C, E):
-    """Return the lowest C and Σ E of the next 1, 2, 4, 8 and 16 steps; and the lowest C of all steps up to the leaf's end."""
+    """Return the lowest C and Σ E of the next 1, 2, 4, 8 and 16 steps."""
     c2, e2 = lowest_of(C, 1), sum_of(E, 1)
     c4, e4 = lowest_of(c2, 2), sum_of(e2, 2)
     c8, e8 = lowest_of(c4, 4), sum_of(e4, 4)
     c16, e16 = lowest_of(c8, 8), sum_of(e8, 8)
-    return C, E, c2, e2, c4, e4, c8, e8, c16, e16, lowest_of(c16, 16)
+    return C, E, c2, e2, c4, e4, c8, e8, c16, e16
 
 
 @triton.jit
@@ -105,19 +103,19 @@ def sum_of(x, STEPS: tl.constexpr):
 
 
 @triton.jit
-def next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x):
+def next_clip(w, x):
     """Return the first later step of the leaf at which a trace is clipped, LEAF if none, and Σ E of the steps before it.
 
-    x is what the trace of each step stands at, as seen from the leaf's first step. Windows in which nothing is clipped are passed
-    as a whole, the long ones first.
+    x is what the trace of each step stands at, as seen from the leaf's first step. Of the windows w those in which nothing is
+    clipped are passed as a whole, the long ones first.
     """
-    t = tl.broadcast_to(tl.arange(0, LEAF)[None, :], c1.shape) + 1
-    total = tl.zeros_like(c1)
-    t, total = passing(c16, e16, x, t, total, 16)
-    t, total = passing(c8, e8, x, t, total, 8)
-    t, total = passing(c4, e4, x, t, total, 4)
-    t, total = passing(c2, e2, x, t, total, 2)
-    t, total = passing(c1, e1, x, t, total, 1)
+    t = tl.broadcast_to(tl.arange(0, LEAF)[None, :], x.shape) + 1
+    total = tl.zeros_like(x)
+    t, total = passing(w[8], w[9], x, t, total, 16)
+    t, total = passing(w[6], w[7], x, t, total, 8)
+    t, total = passing(w[4], w[5], x, t, total, 4)
+    t, total = passing(w[2], w[3], x, t, total, 2)
+    t, total = passing(w[0], w[1], x, t, total, 1)
     return tl.minimum(t, LEAF), total
 
 
@@ -163,7 +161,7 @@ def shifted(x, first, SIZE: tl.constexpr):
 def leaf_tables(
     x0, x1, x2, x3, x4, x5, x6, x7, x8, stages, swept, plane, B, T, programs, stride,
     gamma: tl.float64, p0: tl.float64, p1: tl.float64, p2: tl.float64, p3: tl.float64, share: tl.float64, bound: tl.float64,
-    lowest, before, clipped, found, leaving, weights, nodes, stage,
+    lowest, before, clipped, within, leaving, weights, nodes, stage,
     RULE: tl.constexpr, READS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Store lowest_t, A_t Σ D R δ and W_t of the steps, and what is kept of the leaves themselves; FAN leaves of a row.
@@ -179,16 +177,17 @@ def leaf_tables(
     c = tl.program_id(0) % programs * FAN + tl.arange(0, FAN)
     t = c[:, None] * LEAF + tl.arange(0, LEAF)[None, :]
     C, E, R, D, out_of_range = leaf(a, b, t, T, n, RULE, READS, KEYS)
-    c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, following = windows(C, E)
-    t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, C)
+    w = windows(C, E)
+    following = lowest_of(w[8], 16)  # the lowest C of all steps up to the leaf's end
+    t_next, total = next_clip(w, C)
     W = (E + total) * C
     for _ in tl.static_range(5):  # the chain of clips, at most 2⁵ of them
         W += at_column(W, t_next, 0.0)
         t_next = at_column(t_next, t_next, LEAF)
     x = 1.0 / R
-    t_next, total = next_clip(c1, e1, c2, e2, c4, e4, c8, e8, c16, e16, x)
+    t_next, total = next_clip(w, x)
     at = b * stride * LEAF + t
-    tl.store(found + b * T + t, ((E + total) * x + at_column(W, t_next, 0.0)) / D, t < T)
+    tl.store(within + b * T + t, ((E + total) * x + at_column(W, t_next, 0.0)) / D, t < T)
     x = tl.minimum(x, at_column(following, t * 0 + tl.arange(0, LEAF)[None, :] + 1, float("inf")))
     tl.store(leaving + at, packed(x * last(R, LEAF)[:, None], KEYS))
     tl.store(weights + at, last(D, LEAF)[:, None] / D)
@@ -379,10 +378,10 @@ def group(
 
 @triton.jit(do_not_specialize=["plane", "wide", "B", "programs", "how"])
 def starts(
-    q, valid, lowest, before, clipped, found, leaving, weights, nodes, beyond, stage,
+    q, valid, lowest, before, clipped, within, leaving, weights, nodes, beyond, stage,
     plane, wide, B, T, programs, how, out, LEVELS: tl.constexpr, FAN: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Compute Δ of the starts in FAN leaves of a row: what was found within the leaf, and what is beyond it, level by level."""
+    """Compute Δ of the starts in FAN leaves of a row: what it is worth within the leaf, and what is beyond it, level by level."""
     b = (tl.program_id(0) // programs).to(tl.int64)
     plane = plane.to(tl.int64)  # nine of them may be more than int32 holds
     if tl.load(stage + b) != TREE:
@@ -393,7 +392,7 @@ def starts(
     t = (parent * FAN + row) * LEAF + tl.arange(0, LEAF)[None, :]
     _, stride = place(B, T, 1, FAN)
     at = b * stride * LEAF + t
-    total = tl.load(found + b * T + t, t < T, 0.0).to(tl.float64)
+    total = tl.load(within + b * T + t, t < T, 0.0).to(tl.float64)
     log_x = log(unpacked(tl.load(leaving + at), KEYS))
     weight = tl.load(weights + at).to(tl.float64)
     for i in tl.static_range(LEVELS):

@@ -9,20 +9,11 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.triton import big_float
-from offtrace.returns.triton.load import (
-    STATES,
-    leaves,
-    link,
-    live,
-    numbers,
-    probabilities,
-    td_error,
-    write,
-)
+from offtrace.returns.triton.load import STATES, leaves, link, live, numbers, probabilities, td_error, write
 from offtrace.returns.triton.sweep import WALK
 
 MOST, LEAST = tl.constexpr(2.0**big_float.RISE.value), tl.constexpr(2.0**-big_float.RANGE.value)
-"""Products between these are walked in float64: a weight that has vanished beside them is negligible."""
+"""Products between these are walked in float64: a weight that is too small for float64 is negligible against them."""
 
 
 @triton.jit
@@ -104,19 +95,9 @@ def transpose_rows(
         started = k < t
         near = started & (t - k < reach) if LAGS else started
         bound = tl.load(lags + t - k - 1, near, 0.0) if LAGS else float("inf")
-        x, n, w, m, y, yn = big_float.one_step(
-            x,
-            n,
-            w,
-            m,
-            tl.where(cut, 0.0, h),
-            tl.where(cut, 0.0, r),
-            tl.load(cap + b + t),
-            bound,
-            started,
-            RECURSIVE,
-            LAGS,
-        )
+        h, r = tl.where(cut, 0.0, h), tl.where(cut, 0.0, r)
+        c = tl.load(cap + b + t)
+        x, n, w, m, y, yn = big_float.one_step(x, n, w, m, h, r, c, bound, started, RECURSIVE, LAGS)
         tl.atomic_add(out + b + t, tl.sum(tl.where(near & (w != 0.0), big_float.value(w * y * begun, m + yn), 0.0), 0))
 
 

@@ -90,7 +90,7 @@ def turned(x, N: tl.constexpr):
 
 @triton.jit
 def held(weights, lower, upper, BOUNDED: tl.constexpr, DROP: tl.constexpr):
-    """Return weights held to the interval, or 0 outside of it."""
+    """Return weights that are bounded by the interval, or 0 outside of it."""
     if BOUNDED:
         if DROP:
             weights = tl.where((weights < lower) | (weights > upper), 0.0, weights)

@@ -58,7 +58,7 @@ def weights(
 
     For the decisions 1, 2, … of a row, with a trace that starts one step before it (x_0 = 1):
 
-    - "token": decay_i min(cap_i, ratio_i), as if each decision were a row of its own
+    - "token": decay_i min(cap_i, ratio_i), as if each decision were a separate row
     - "prefix": decay_1 ··· decay_i min(cap_i, x_i), x_i = ratio_i x_{i-1}, which a recursive trace clips at cap_i. Uncapped it is
       ρ_1 ··· ρ_i, the right weight of a decision
     - "suffix": the same of the actions after i
@@ -96,12 +96,14 @@ def weights(
     how = options(level, lower, upper, outside, normalize, group, process_group)
     arrays = {"log_pi": log_pi, "log_mu": log_mu, "mask": mask, "segment": segment, "group": group, "greedy": greedy}
     packed = packed_rows(arrays, cu_seqlens, max_seqlen)
-    if packed is not None and not check:
+    if packed is None:
+        return backend_of(arrays).weights(trace, arrays, how, check=check)
+    if not check:
         flat = backend_of(packed.flat).weights_of_packed(trace, packed.arrays, packed.cu_seqlens, how)
         if flat is not None:
             return packed.form(flat)
-    arrays, in_form = padded_rows(arrays, cu_seqlens, max_seqlen, check)
-    return in_form(backend_of(arrays).weights(trace, arrays, how, check=check))
+    rows, in_form = packed.padded(max_seqlen, check)
+    return in_form(backend_of(rows).weights(trace, rows, how, check=check))
 
 
 def options(
@@ -130,10 +132,10 @@ def options(
 
 
 def _bound(name: str, value: object) -> float:
-    found = option(name, value, 0.0, np.inf)
-    if not isinstance(found, float):
+    bound = option(name, value, 0.0, np.inf)
+    if not isinstance(bound, float):
         raise TypeError(f"{name} is traced by JAX, but a program is compiled for its bounds: pass {name} as a float")
-    return found
+    return bound
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -214,17 +216,16 @@ def criteria(
 
 def _each(name: str, bound: Bound | Sequence[Bound], names: list[str]) -> list[Bound]:
     """A bound for each criterion."""
-    if isinstance(bound, float | int) or bound is None or np.ndim(bound) == 0:  # pyright: ignore[reportArgumentType]
-        found: list[Bound] = [bound] * len(names)  # pyright: ignore[reportAssignmentType]
+    if bound is None or np.ndim(bound) == 0:  # pyright: ignore[reportArgumentType]
         if len(names) > 1 and bound is not None:
             raise ValueError(
                 f"{name} is one number for {len(names)} criteria: pass one for each, None where there is none"
             )
-        return found
-    made = list(bound)
-    if len(made) != len(names):
-        raise ValueError(f"{name} has {len(made)} numbers for {len(names)} criteria: pass one for each")
-    return made
+        return [bound] * len(names)  # pyright: ignore[reportReturnType]
+    bounds: list[Bound] = [*bound]  # pyright: ignore
+    if len(bounds) != len(names):
+        raise ValueError(f"{name} has {len(bounds)} numbers for {len(names)} criteria: pass one for each")
+    return bounds
 
 
 def _criterion(name: str, lower: Bound, upper: Bound, *, signed: bool) -> Criterion:

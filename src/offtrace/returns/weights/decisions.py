@@ -1,6 +1,6 @@
 """What `weights` and its kin take: log-probabilities of decisions, which of them are decisions, and where packed rows begin.
 
-    log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t), [T] or [B, T]; each in a dtype of its own
+    log_pi, log_mu    log π(a_t|s_t), log μ(a_t|s_t), [T] or [B, T]; their dtypes may differ
     mask              true for decisions: booleans, or 0 and 1 of any dtype; elsewhere nothing is read, and the weight is 0
     segment           integer ids, [T] or [B, T], that do not fall along a row: decisions with the same id are a row of their own
     group             integer ids, [B]: rows that are normalised together
@@ -91,22 +91,15 @@ class Decisions(NamedTuple, Generic[Array]):
 
     def arrays(self) -> dict[str, Array]:
         """What is there, by name."""
-        named = {
-            "log_pi": self.log_pi,
-            "log_mu": self.log_mu,
-            "mask": self.mask,
-            "segment": self.segment,
-            "group": self.group,
-            "advantage": self.advantage,
-        }
-        return {name: array for name, array in named.items() if array is not None}
+        not_arrays = ("shape", "dtypes")
+        return {name: a for name, a in self._asdict().items() if a is not None and name not in not_arrays}
 
     def mapped(self, function: Callable[[Array], Other]) -> Decisions[Other]:
         """The same of another kind, each array taken through a function."""
         return Decisions(self.shape, **{name: function(a) for name, a in self.arrays().items()}, dtypes=self.dtypes)
 
 
-def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[str, object]) -> Decisions[Array]:
+def agreed(kind: ArrayKind[Array], given: Mapping[str, object]) -> Decisions[Array]:
     """Hold arrays to what the module says of shapes, dtypes and devices. No value is looked at."""
     ready: dict[str, Any] = {}
     first, shape, device = "", (), None
@@ -123,7 +116,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
                 )
         elif kind.has_devices and array.device != device:
             raise ValueError(f"{name} is on {array.device} but {first} is on {device}: move it there")
-        _check(kind, storable, name, array, first, shape)
+        _check(kind, name, array, first, shape)
     if not first:
         raise TypeError("there is no array: pass log_pi and log_mu, or the mask of the decisions")
     ready.pop("greedy", None)
@@ -132,9 +125,7 @@ def agreed(kind: ArrayKind[Array], storable: tuple[object, ...], given: Mapping[
     )
 
 
-def _check(
-    kind: ArrayKind[Array], storable: tuple[object, ...], name: str, array: Array, first: str, shape: tuple[int, ...]
-) -> None:
+def _check(kind: ArrayKind[Array], name: str, array: Array, first: str, shape: tuple[int, ...]) -> None:
     if name == "advantage" and len(shape) == 2 and tuple(array.shape) == shape[:1]:
         pass
     elif name == "group":
@@ -152,7 +143,7 @@ def _check(
         raise TypeError(
             f"{name} must hold integer ids, got {array.dtype}: convert it, e.g. {kind.converting(name, 'int64')}"
         )
-    if name.startswith(("log_", "advantage")) and kind.native(array.dtype) not in storable:
+    if name.startswith(("log_", "advantage")) and kind.native(array.dtype) not in kind.reals:
         raise TypeError(
             f"{name} must be of a floating dtype, got {array.dtype}: convert it, e.g. {kind.converting(name, 'float32')}"
         )

@@ -99,7 +99,7 @@ def diagnose_weights(
     do: Backend[Any] = backend_of(given)
     if not do.has_devices or do.looks(check, given):
         do, given = NUMPY, as_numpy(given)
-    checked = agreed(do, do.storable, given)
+    checked = agreed(do, given)
     if do is NUMPY:
         decisions_of(checked)  # an error where a value is bad
     rows = {name: a if a is None else do.array(name, a).reshape(-1, checked.shape[-1]) for name, a in given.items()}

@@ -15,7 +15,7 @@ import numpy as np
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
-from offtrace.returns.weights.decisions import check_offsets
+from offtrace.returns.weights.decisions import check_offsets, flags
 
 OF_ROWS, MAY_BE_OF_ROWS = ("group",), ("advantage", "keep")
 """Arguments that hold one number for each row, and those that may."""
@@ -43,6 +43,17 @@ class Packed(NamedTuple):
         not_flat = (*OF_ROWS, *self.per_row)
         return {name: a for name, a in self.arrays.items() if a is not None and name not in not_flat}
 
+    def padded(self, max_seqlen: int | None, check: bool | None) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+        """The arrays as [n, T] with a mask, and the function that gives a result the form that they have."""
+        backend = backend_of(self.flat)
+        flat = {name: backend.array(name, a) for name, a in self.flat.items()}
+        rows = Ragged(backend, flat, self.cu_seqlens, max_seqlen, check)
+        if self.per_row and rows.total == len(self.cu_seqlens) - 1 and rows.longest > 1:
+            raise ValueError(
+                "advantage may be of rows or of tokens, as there are as many: give it for each token, in a list"
+            )
+        return {**self.arrays, **rows.padded()}, lambda result: self.form(rows.flat(result))
+
 
 def packed_rows(arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: int | None = None) -> Packed | None:
     """The rows as flat arrays, if they are flat with `cu_seqlens`, lists of arrays or nested tensors; None for padded arrays."""
@@ -68,18 +79,9 @@ def packed_rows(arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: i
 def padded_rows(
     arrays: Mapping[str, Any], cu_seqlens: Any = None, max_seqlen: int | None = None, check: bool | None = None
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """The arrays as [n, T] with a mask, and the function that gives a result the form that they have. Padded arrays stay."""
+    """`Packed.padded` of rows that are packed. Padded arrays stay."""
     packed = packed_rows(arrays, cu_seqlens, max_seqlen)
-    if packed is None:
-        return dict(arrays), padded
-    backend = backend_of(packed.flat)
-    flat = {name: backend.array(name, a) for name, a in packed.flat.items()}
-    rows = Ragged(backend, flat, packed.cu_seqlens, max_seqlen, check)
-    if packed.per_row and rows.total == len(packed.cu_seqlens) - 1 and rows.longest > 1:
-        raise ValueError(
-            "advantage may be of rows or of tokens, as there are as many: give it for each token, in a list"
-        )
-    return {**packed.arrays, **rows.padded()}, lambda result: packed.form(rows.flat(result))
+    return (dict(arrays), padded) if packed is None else packed.padded(max_seqlen, check)
 
 
 class Ragged(Generic[Array]):
@@ -131,20 +133,12 @@ class Ragged(Generic[Array]):
         """The arrays as [n, T]; `mask` is true for the entries of the rows, and where a mask that is given is."""
         mask = self.arrays.get("mask")
         there = self.fits if mask is None else self.fits & (mask != 0)
-        if mask is not None and self.backend.letter(mask.dtype) in "biuf":
-            self._check_mask(mask)
-        return {name: self._placed(array) for name, array in {**self.arrays, "mask": there}.items()}
-
-    def _check_mask(self, mask: Array) -> None:
-        if self.backend.looks(None, {"mask": mask}):
-            seen = self.backend.as_numpy(mask)
-            bad = (seen != 0) & (seen != 1)
-            if bad.any():
-                at = int(np.argmax(bad))
-                raise ValueError(f"mask must hold 0 or 1, got {seen[at]} at entry {at}: it says which are decisions")
-
-    def _placed(self, array: Array) -> Array:
-        return self.backend.placed(array, self.at, self.size + 1)[: self.size].reshape(self.shape)
+        if mask is not None and self.backend.letter(mask.dtype) in "biuf" and self.backend.looks(None, {"mask": mask}):
+            flags(self.backend.as_numpy(mask))
+        return {
+            name: self.backend.placed(array, self.at, self.size + 1)[: self.size].reshape(self.shape)
+            for name, array in {**self.arrays, "mask": there}.items()
+        }
 
     def flat(self, result: Array) -> Array:
         """A result [n, T] as [N]; NaN, or False, where `max_seqlen` was too small."""

@@ -11,11 +11,11 @@ logarithm on the way. A scan starts anew where a row of a packed row begins.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from offtrace.arrays import Module, Tensor
+from offtrace.returns.backend import Backend
 from offtrace.returns.operations import Operations, Rows, factors
 from offtrace.returns.weights.decisions import ONE_A_ROW, Criterion, Weighing, estimate
 from offtrace.traces import Trace
@@ -24,14 +24,8 @@ INFINITY = float("inf")
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 
 
-class Indexing(Protocol):
-    """What sums along rows need of a library: `Operations` and `Backend` have it."""
-
-    xp: Module
-
-    def take(self, array: Tensor, index: Tensor) -> Tensor:
-        """Entries of the last axis at indices."""
-        ...
+Indexing: TypeAlias = Operations | Backend[Any]
+"""Sums along rows need `xp` and `take` of a library, which both have."""
 
 
 class Maps(NamedTuple):
@@ -131,14 +125,14 @@ def at_the_end(do: Indexing, values: Tensor, last: Tensor) -> Tensor:
     """What stands at the last decision of each row, at all of its decisions."""
     xp, T = do.xp, last.shape[1]
     back, place = _flipped(do, last), _places(xp, last)
-    found = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
-    return do.take(values, T - 1 - _flipped(do, found.two))
+    latest = sums(do, Pair(back, place), xp.zeros_like(back), lambda f, g: _latest(xp, f, g), (False, 0))
+    return do.take(values, T - 1 - _flipped(do, latest.two))
 
 
 def weigh(
     do: Operations, trace: Trace, logs: Mapping[str, Tensor], decision: Tensor, segment: Tensor | None, how: Weighing
 ) -> Tensor:
-    """The weights [N, T] in float64, held to the interval, but not normalised. `logs` are the log-probabilities, of any dtype."""
+    """The weights [N, T] in float64, within the interval, not normalised. `logs` are the log-probabilities, of any dtype."""
     xp, T = do.xp, decision.shape[1]
     read = {name: xp.where(decision, do.asarray(log, decision), 0.0) for name, log in logs.items()}
     decay, ratio, cap = (xp.log(f) for f in factors(do, trace, Rows(read, decision, decision, None)))
@@ -153,8 +147,8 @@ def weigh(
         maps = _suffixes(do, maps, first)
     elif how.level != "token":
         alone = maps if recursive else maps._replace(b=xp.full_like(maps.b, INFINITY))
-        found = sums(do, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
-        maps = found if recursive else found._replace(b=maps.b)
+        scanned = sums(do, alone, first, lambda f, g: join_maps(xp, f, g), IDENTITY)
+        maps = scanned if recursive else scanned._replace(b=maps.b)
     x = xp.minimum(maps.a, maps.b)
     lags = trace.bounds_by_lag(T + 1)
     if lags is not None:  # d_n for n = 0, 1, …, T decisions, 0 from the horizon on
@@ -172,8 +166,10 @@ def _suffixes(do: Operations, maps: Maps, first: Tensor) -> Maps:
     xp = do.xp
     back = Maps(*(_flipped(do, a) for a in maps))
     begins = _shifted(xp, _flipped(do, first), 1, False)  # the next step begins another row
-    found = sums(do, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
-    after = (xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(found, IDENTITY, strict=True))
+    scanned = sums(do, back, begins, lambda f, g: join_maps(xp, g, f), IDENTITY)
+    after = (
+        xp.where(begins, xp.full_like(a, n), _shifted(xp, a, 1, n)) for a, n in zip(scanned, IDENTITY, strict=True)
+    )
     return Maps(*(_flipped(do, a) for a in after))
 
 
@@ -189,7 +185,7 @@ def join_maps(xp: Module, f: Maps, g: Maps) -> Maps:
 
 
 def _held(xp: Module, how: Weighing, weights: Tensor) -> Tensor:
-    """Weights held to the interval."""
+    """Weights, bounded by the interval."""
     if not how.bounded:
         return weights
     if how.drop:
@@ -210,51 +206,27 @@ def kept(
     xp = do.xp
     log_pi, log_mu = do.asarray(log_pi, decision), do.asarray(log_mu, decision)
     log_ratio = xp.where(decision, log_pi - xp.where(log_mu == -INFINITY, xp.nan, log_mu), 0.0)
-    by_row: type[_Joined] = _OfRows if segment is None else _OfSegments
-    joined = by_row(do, decision, segment)
     passed = decision
     for criterion in criteria:
         none = -INFINITY if criterion.over == "max" else 0.0
         value = xp.where(decision, estimate(xp, criterion.k, log_ratio, log_mu), none)
         if criterion.over != "token":
-            value = joined.value(criterion.over, value)
+            value = over_sequences(do, criterion.over, value, decision, segment)
         passed = passed & criterion.keeps(value, advantage)
     return passed
 
 
-class _Joined(ABC):
-    """Sums, means and maxima along rows."""
-
-    def __init__(self, do: Operations, decision: Tensor, segment: Tensor | None) -> None:
-        self.do, self.decision, self.segment = do, decision, segment
-
-    @abstractmethod
-    def value(self, over: str, value: Tensor) -> Tensor:
-        """What `over` says of the values of a row, or of a prefix, at each of its decisions."""
-
-
-class _OfRows(_Joined):
-    """Whole rows."""
-
-    def value(self, over: str, value: Tensor) -> Tensor:
-        """What `over` says of the values of a row, or of a prefix."""
-        xp = self.do.xp
+def over_sequences(do: Operations, over: str, value: Tensor, decision: Tensor, segment: Tensor | None) -> Tensor:
+    """The sum, mean or maximum over a row, a segment of it, or a prefix, as `over` says, at each of its decisions."""
+    xp, prefix, is_mean = do.xp, over.startswith("prefix"), over.endswith("mean")
+    one = xp.where(decision, 1.0, 0.0)
+    if segment is None:
         if over == "max":
             return xp.amax(value, -1)[:, None]
-        prefix, count = over.startswith("prefix"), xp.where(self.decision, 1.0, 0.0)
-        total, count = (xp.cumsum(a, -1) if prefix else a.sum(-1)[:, None] for a in (value, count))
-        return total / xp.where(count > 0, count, 1.0) if over.endswith("mean") else total
-
-
-class _OfSegments(_Joined):
-    """Segments of rows, by a scan that is log T deep."""
-
-    def value(self, over: str, value: Tensor) -> Tensor:
-        """What `over` says of the values of a segment, or of a prefix."""
-        do, xp, decision = self.do, self.do.xp, self.decision
-        join = xp.maximum if over == "max" else xp.add
-        parts, none = Pair(value, xp.where(decision, 1.0, 0.0)), -INFINITY if over == "max" else 0.0
-        first = starts(do, decision, self.segment)
-        total = sums(do, parts, first, lambda f, g: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
-        joined = total.one / total.two if over.endswith("mean") else total.one
-        return joined if over.startswith("prefix") else at_the_end(do, joined, ends(do, decision, self.segment))
+        total, count = (xp.cumsum(a, -1) if prefix else a.sum(-1)[:, None] for a in (value, one))
+        return total / xp.where(count > 0, count, 1.0) if is_mean else total
+    join, none = (xp.maximum, -INFINITY) if over == "max" else (xp.add, 0.0)
+    first = starts(do, decision, segment)
+    both = sums(do, Pair(value, one), first, lambda f, g: Pair(join(f.one, g.one), f.two + g.two), (none, 0))
+    joined = both.one / both.two if is_mean else both.one
+    return joined if prefix else at_the_end(do, joined, ends(do, decision, segment))
