@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.arguments import as_method, policies_of, positive_schedule
+from offtrace.learners.arguments import as_method, policies_of, seeds_of
 from offtrace.learners.arrays import Floats, Integers, Records
 from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.methods.base import Method, Values
-from offtrace.learners.policies import GREEDILY, extremes
-from offtrace.learners.rule_functions import rule_settings
+from offtrace.learners.policies import GREEDILY, positive_schedule
 from offtrace.learners.run import Job, learner_of
 from offtrace.learners.state import ONLINE, STEP
 from offtrace.mdps.randomness import Seed
@@ -80,19 +79,12 @@ def follow(
     seen, size = table_or_rows(features, S, A, learner.values == "state")
     recorded = _steps(state, action, reward, next_state, terminated, truncated, policy)
     where = Environment(None, None, float(gamma), seen, None, size)
-    policies = policies_of(learner, where, policy, target)
-    learner = learner.for_policies(*(extremes(given, A) for given in reversed(policies)))
-    numbers, lags = rule_settings(learner)
-    numbers |= {"update": ONLINE, "steps": len(recorded), "episodes": 0, "gamma": float(gamma), "by_visits": False}
-    numbers |= {"evaluate_every": 0, "limit": 0}
-    schedule = positive_schedule(step_size)
-    drawn = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else int(seed)
-    job = Job(
-        where, learner, (*policies, GREEDILY.coded), schedule.coded, numbers, lags,
-        first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
-        recorded=recorded,
+    learner, *policies = policies_of(learner, where, policy, target)
+    job = Job.of(
+        where, learner, (*policies, GREEDILY.coded), positive_schedule(step_size).coded, update=ONLINE, steps=len(recorded),
+        first=_first(first, size, seen.per_tile), marks=_marks(marks, len(recorded)), recorded=recorded,
     )  # fmt: skip
-    running = learner_of(job)(drawn)
+    running = learner_of(job)(int(seeds_of(seed, None)[0]))
     running.advance(2**62)
     weights = running.curve.snapshots
     return weights if seen.states else weights.reshape(len(weights), -1, A)

@@ -18,7 +18,6 @@ from offtrace.learners.arrays import (
     is_crowded,
     move_slot,
     no_inline,
-    no_inline_fma,
     record,
     set_number,
     slots,
@@ -153,7 +152,7 @@ def copy_group(stack, g, h):
         C[g, i] = C[h, i]
 
 
-@no_inline_fma
+@no_inline
 def scale(stack, g, r, d):
     """x of group g and of all below is multiplied by r, their G by d; those below wait until they are on top."""
     _, used, _, _, x, below_x, below_G, _, G, C = stack
@@ -279,12 +278,11 @@ def remove_unused(stack, log_forget_w, log_forget_x):
     all_counts, used, seen, _, _, _, _, _, G, C = stack
     counts, m = all_counts[0], 0
     for i in range(used.counts[0]):
-        if is_negligible(counts, seen, i, log_forget_w, log_forget_x):
-            move_slot(used, i, -1)
-            continue
-        move_slot(used, i, m)
-        seen[0, m], seen[1, m] = seen[0, i], seen[1, i]
-        for g in range(counts.bottom, counts.top):
-            G[g, m], C[g, m] = G[g, i], C[g, i]
-        m += 1
+        keep = not is_negligible(counts, seen, i, log_forget_w, log_forget_x)
+        move_slot(used, i, m, keep)
+        if keep:
+            seen[0, m], seen[1, m] = seen[0, i], seen[1, i]
+            for g in range(counts.bottom, counts.top):
+                G[g, m], C[g, m] = G[g, i], C[g, i]
+            m += 1
     set_number(used, m)

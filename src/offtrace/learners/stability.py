@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import feature_rows
 from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.gradient import GTD, GTD2, HTD, TDRC, GradientTD
+from offtrace.learners.methods.gradient import GTD, GTD2, HTD, GradientTD
 from offtrace.learners.methods.traces import StateTraceLearner
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.mdp import MDP
@@ -134,9 +134,7 @@ def _matrix(method: StateTraceLearner | GradientTD, means: _Means) -> Floats:
     """G of the module's table."""
     A, C, eye = means.A, means.C, np.eye(len(means.A))
     match method:
-        case GTD(eta=η):
-            return np.block([[-A, A.T - C], [-η * A, -η * C]])
-        case TDRC(eta=η, kappa=κ):
+        case GTD(eta=η, kappa=κ):  # κ is 0, but for TDRC
             return np.block([[-A, A.T - C], [-η * A, -η * (C + κ * eye)]])
         case GTD2(eta=η):
             return np.block([[0.0 * A, A.T], [-η * A, -η * C]])

@@ -17,13 +17,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from offtrace.learners.arrays import Floats, Integers, inline_fma, record
 from offtrace.learners.eligibility import TINY, Sparse
-from offtrace.learners.policies import Schedule, as_schedule
+from offtrace.learners.policies import Schedule, positive_schedule
 from offtrace.traces import ImportanceSampling, Trace
 
 StepSize = float | Schedule | Literal["1/N"]
@@ -137,17 +137,6 @@ def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
         w[np.uintp(active[i])] += c * z[np.uintp(active[i])]
 
 
-def checked(name: str, value: object, low: float, high: float = np.inf, *, above: bool = False) -> float:
-    """The value as a float in [low, high]; `above`: it must not be `low` itself."""
-    if isinstance(value, bool | str) or not isinstance(value, SupportsFloat) or np.ndim(value):  # pyright: ignore[reportArgumentType]
-        raise TypeError(f"{name} must be one number, got {value!r}")
-    number = float(value)
-    if not low <= number <= high or (above and number == low) or number == np.inf:
-        wanted = f"lie in [{low:g}, {high:g}]" if high < np.inf else f"be {'above' if above else 'at least'} {low:g}"
-        raise ValueError(f"{name} must {wanted}, got {value!r}")
-    return number
-
-
 @dataclass(frozen=True)
 class Method(ABC):
     """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
@@ -209,9 +198,7 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.alpha != "1/N":
-            given = as_schedule("alpha", self.alpha)
-            if not given(0) > 0:
-                raise ValueError(f"alpha must be above 0, got {self.alpha!r}")
+            positive_schedule(self.alpha)
 
     @property
     def title(self) -> str:

@@ -30,13 +30,13 @@ from offtrace.learners.methods.base import (
     Transition,
     Vectors,
     add,
-    checked,
     decay,
     dot,
     inner,
     plus,
     register_method,
 )
+from offtrace.learners.policies import checked
 from offtrace.traces import ImportanceSampling
 
 Rate = Callable[[Transition, float, Store], float]

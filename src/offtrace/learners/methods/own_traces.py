@@ -50,12 +50,12 @@ from offtrace.learners.methods.base import (
     Transition,
     Vectors,
     add,
-    checked,
     decay,
     dot,
     plus,
     register_method,
 )
+from offtrace.learners.policies import checked
 from offtrace.traces import QLambda
 
 
