@@ -80,12 +80,12 @@ def as_method(given: Rule | Method | str, values: Values | None = None) -> Metho
     return of_rule(as_rule(given), "action" if values is None else values)
 
 
-def step_size_of(method: Method, alpha: StepSize | None) -> StepSize:
+def step_size_of(method: Method, alpha: StepSize | None, default: StepSize | None = DEFAULT_ALPHA) -> StepSize | None:
     """Return the step size of the call or of the method, or the default. It is an error if both give one, and not the same."""
     if alpha is not None and method.alpha is not None and alpha != method.alpha:
         raise ValueError(f"alpha is {alpha!r} here, and {method.alpha!r} in {method!r}: give one of them")
     given = method.alpha if alpha is None else alpha
-    return DEFAULT_ALPHA if given is None else given
+    return default if given is None else given
 
 
 def policies_of(
@@ -158,7 +158,8 @@ def _stays_greedy(policy: CodedPolicy) -> bool:
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> None:
     """Warn if M is found to diverge. It is only asked where theory promises nothing, and takes about a second."""
     trace = method.trace
-    if not method.follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
+    follows_operator = method.in_loop and method.values == "action" and not (method.sampled or method.uncorrected)
+    if not follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
         return
     if trace.needs_greedy:  # such a rule has no linear operator
         return
@@ -234,7 +235,7 @@ def job_of(
             letters = "[S]" if where.features.states else "[S, A]"
             raise ValueError(f"truth must be an array {letters} = {where.table}, got shape {truth.shape}")
         truth = truth.reshape(len(truth), -1)
-    return Job.of(
+    return Job(
         where, method, (*policies, evaluated), positive_schedule(1.0 if isinstance(alpha, str) else alpha).coded,
         first=where.first(q0), spread=float(spread), capacity=replay.capacity,
         marks=np.unique(np.round(np.linspace(0, total, min(count("points", points), total) + 1)[1:]).astype(np.int64)),

@@ -132,8 +132,8 @@ def loop() -> Callable[..., int]:
                         if shift != 0.0:
                             take_back(sums, size * shift, N, by_visits, active, value, s)
                     else:
-                        values = discount, δ, v, π, ratio
-                        is_valid = own_step(vector, starts, stack, rule, custom, task, memory, at, now, values, method)
+                        values = now, discount, δ, v, π, ratio
+                        is_valid = own_step(vector, starts, stack, rule, custom, task, memory, at, values, method)
                     if not is_valid:
                         progress.bad = 1
                         return 0

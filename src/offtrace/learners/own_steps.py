@@ -41,9 +41,9 @@ class Own(NamedTuple):
 
 
 @no_inline
-def own_step(vector, starts, stack, rule, custom, task, memory, at, now, values, method):
+def own_step(vector, starts, stack, rule, custom, task, memory, at, values, method):
     """The eligibility vector, before and after the action, and the method's own step. False if there is no coefficient."""
-    discount, δ, v, π, ratio = values
+    now, discount, δ, v, π, ratio = values
     step, transition, traces, used, scalars, numbers = method
     settings, active, q, t = task.settings[0], memory.active, memory.q, transition[0]
     t.state, t.action, t.next_state, t.terminated = now.state, now.action, now.next_state, now.terminated

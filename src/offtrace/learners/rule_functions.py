@@ -74,12 +74,8 @@ def rule_settings(method: Method) -> tuple[dict[str, float], Floats]:
         "greedy": trace.needs_greedy and not on_states,  # on states π itself is greedy: see `arguments.policies_of`
         "history": trace.form == "history",
         "custom": trace.custom,
-        "uncorrected": method.uncorrected,
-        "sampled": method.sampled,
-        "expects": method.expects,
-        "passes_on": method.passes_on,
     }
-    return numbers, lags
+    return numbers | {name: getattr(method, name) for name in ("uncorrected", "sampled", "expects", "passes_on")}, lags
 
 
 def first_carry(method: Method) -> Floats:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,33 +39,21 @@ PAUSE = 0.5
 """Seconds between two of them, about: a trace or an environment in Python may take long for a step."""
 
 
-class Job(NamedTuple):
-    """What is to be run, for any seed."""
+class Job:
+    """What is to be run, for any seed: `task` is what loops read, and `numbers` are the fields of its SETTINGS.
 
-    where: Environment
-    method: Method
-    policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy]
-    """The behaviour, the target, and the policy of evaluation episodes."""
-    task: Task
-    """What loops read."""
-    numbers: dict[str, float]
-    """The fields of SETTINGS."""
-    first: Floats
-    """[size]: the weights to begin with."""
-    spread: float
-    """The standard deviation of the noise that is added to them."""
-    marks: Integers
-    """When the curve has its points."""
-    truth: Floats
-    """[S, A], or [S, 1]; empty if it is not known."""
-    capacity: int
-    """How many steps a replay buffer holds."""
-    recorded: Records | None
-    """A given trajectory, which is followed; then θ is recorded at the points of the curve."""
+    - `policies`: the behaviour, the target, and the policy of evaluation episodes
+    - `alpha`: the step size, as a schedule
+    - `first`: [size], the weights to begin with; `spread` is the standard deviation of the noise that is added to them
+    - `marks`: when the curve has its points
+    - `truth`: [S, A], or [S, 1]; without it the curve has no error
+    - `capacity`: how many steps a replay buffer holds
+    - `recorded`: a given trajectory, which is followed; then θ is recorded at the points of the curve
+    - `given`: fields of SETTINGS; those that neither these nor the method set are 0
+    """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         where: Environment,
         method: Method,
         policies: tuple[CodedPolicy, CodedPolicy, CodedPolicy],
@@ -78,20 +66,19 @@ class Job(NamedTuple):
         capacity: int = 1,
         recorded: Records | None = None,
         **given: float,
-    ) -> Job:
-        """The job with the step size `alpha` and these fields of SETTINGS; those that neither it nor the method sets are 0."""
+    ) -> None:
+        self.where, self.method, self.policies, self.first, self.spread = where, method, policies, first, spread
+        self.marks, self.capacity, self.recorded = marks, capacity, recorded
+        self.truth = np.empty((0, 0)) if truth is None else truth
         of_method, lags = rule_settings(method)
-        numbers = (
-            {"gamma": where.gamma, "episodes": 0, "evaluate_every": 0, "limit": 0, "by_visits": 0} | of_method | given
-        )
+        unset = {"episodes": 0, "evaluate_every": 0, "limit": 0, "by_visits": 0}
+        self.numbers: dict[str, float] = unset | {"gamma": where.gamma} | of_method | given
         settings, (behavior, target, evaluation) = np.zeros(1, SETTINGS), (policy.table for policy in policies)
-        for name, number in numbers.items():
+        for name, number in self.numbers.items():
             settings[name] = number
         schedules = np.array([one[:7] for one in (*policies, alpha)], POLICY)
         features, rows = where.features, parameters(method, where.shape)
-        truth = np.empty((0, 0)) if truth is None else truth
-        task = Task(settings, features.tile, features.value, schedules, behavior, target, evaluation, rows, lags)
-        return cls(where, method, policies, task, numbers, first, spread, marks, truth, capacity, recorded)
+        self.task = Task(settings, features.tile, features.value, schedules, behavior, target, evaluation, rows, lags)
 
     @property
     def in_python(self) -> bool:

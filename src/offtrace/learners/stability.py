@@ -99,19 +99,16 @@ def stability(
 
 
 def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Means:
-    trace = method.trace
-    operator = StateOperator(trace, mdp, target=π, behavior=μ)
-    live = ~np.asarray(mdp.terminal, dtype=bool)
-    Z = operator.Z
+    live, eye = ~np.asarray(mdp.terminal, dtype=bool), np.eye(mdp.S)
+    Z = StateOperator(method.trace, mdp, target=π, behavior=μ).Z
     P: Floats = (over_pairs(μ, live) @ mdp.P).toarray()
-    x, d, on = X * live[:, None], _visits(P, live, np.asarray(mdp.start)), P * live
-    weighted = x.T * d
+    x, on = X * live[:, None], P * live
+    weighted = x.T * _visits(P, live, np.asarray(mdp.start))
 
     def behavior_matrix(lam: float) -> Floats:
-        inner = np.linalg.solve(np.eye(len(P)) - mdp.gamma * lam * on, np.eye(len(P)) - mdp.gamma * on)
-        return weighted @ inner @ x
+        return weighted @ np.linalg.solve(eye - mdp.gamma * lam * on, eye - mdp.gamma * on) @ x
 
-    return _Means(weighted @ (np.eye(len(P)) - Z) @ x, weighted @ x, behavior_matrix)
+    return _Means(weighted @ (eye - Z) @ x, weighted @ x, behavior_matrix)
 
 
 def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:

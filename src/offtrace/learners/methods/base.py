@@ -178,11 +178,7 @@ class Method(ABC):
     """Whether the compiled loop has this step in itself: then it is fast, and learns offline, from replay and by visits too."""
     uncorrected: ClassVar[bool] = False
     """Whether it is one of the returns beside the operator: see `UncorrectedLearner`."""
-    follows_operator: ClassVar[bool] = False
-    """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
 
-    label: ClassVar[str] = ""
-    """Its title, with its parameters in braces, where that is not its name with its numbers."""
     name: ClassVar[str] = ""
     """How tables print it, such as "GTD(λ)", and a name under which `learners.method` finds it."""
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -195,6 +191,8 @@ class Method(ABC):
     """What is proven of it, in a few words."""
     needs: ClassVar[str] = ""
     """What it needs beside a trajectory, in a few words."""
+    call: ClassVar[str] = ""
+    """One line that makes it, as tables print it; "" for its first alias with typical numbers."""
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.alpha != "1/N":
@@ -202,8 +200,8 @@ class Method(ABC):
 
     @property
     def title(self) -> str:
-        """Its name in a report: the label, the name with the numbers of its letters, or else the name of the class."""
-        title = self.label or self.name or type(self).__name__
+        """Its name in a report: the name with the numbers of its letters, or else the name of the class."""
+        title = self.name or type(self).__name__
         for letter, parameter in (("λ", "lam"), ("ζ", "zeta"), ("β", "beta")):
             title = title.replace(letter, f"{{{parameter}:g}}")
         return title.format(**{name: getattr(self, name) for name in self.parameters()})
@@ -226,13 +224,6 @@ class Method(ABC):
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """The same with the constants that depend on the policies, where it has such: see `Trace.for_policies`."""
         return self
-
-    @classmethod
-    def call(cls) -> str:
-        """One line that makes it, as tables print it."""
-        common = {"lam": "0.9", "zeta": "0.5", "eta": "1.0", "beta": "0.8", "kappa": "1.0"}
-        given = [f"{name}={common[name]}" for name in cls.parameters() if name in common]
-        return f"method({', '.join([repr((cls.aliases or (cls.name,))[0]), 'alpha=0.1', *given])})".replace("'", '"')
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:

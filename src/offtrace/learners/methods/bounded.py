@@ -42,12 +42,6 @@ from offtrace.traces import ImportanceSampling
 Rate = Callable[[Transition, float, Store], float]
 
 
-@inline_fma
-def allowed(lam: float) -> float:
-    """λ, or NaN where it is none: then the weights are NaN, which is seen."""
-    return lam if 0.0 <= lam <= 1.0 else np.nan
-
-
 def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
     """The step of a method whose λ is `rate`."""
     compiled = inline_fma(rate)
@@ -55,7 +49,8 @@ def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
     def step(t: Transition, m: Store, x: Vectors) -> None:
         e, v, α_v = m.traces[0], m.further[0], m.numbers[0] * t.alpha
         add(e, 1.0, x.φ)
-        lam = allowed(compiled(t, sqrt(inner(e, e, m.active)), m))
+        lam = compiled(t, sqrt(inner(e, e, m.active)), m)
+        lam = lam if 0.0 <= lam <= 1.0 else np.nan  # then the weights are NaN, which is seen
         e_v, x_v = inner(v, e, m.active), dot(v, x.φ)
         plus(m.θ, t.alpha * t.rho * t.delta, e, m.active)
         add(m.θ, -t.alpha * t.gamma * t.rho * (1.0 - lam) * e_v, x.φ_next)
@@ -104,7 +99,7 @@ class HistoryTD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "eta", checked("eta", self.eta, 0.0))
+        object.__setattr__(self, "eta", checked("eta", self.eta))
 
     @property
     def trace(self) -> ImportanceSampling:
@@ -137,24 +132,24 @@ class BoundedTD(HistoryTD):
     """The largest λ."""
 
     step_reads: ClassVar = ("eta", "bound", "lam")
-    label: ClassVar = "TD with ‖e‖ ≤ {bound:g}"
     name: ClassVar = "TD with bounded traces"
     aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
     equation: ClassVar = "e = λ_tγρ₋e + x, λ_t = min(λ, C/(γρ₋‖e‖));  w += α ρ δ e"
     citation: ClassVar = (
         "Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
     )
+    call: ClassVar = 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
     proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "bound", checked("bound", self.bound, 0.0))
+        object.__setattr__(self, "bound", checked("bound", self.bound))
         object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
 
-    @classmethod
-    def call(cls) -> str:
-        """With a bound."""
-        return 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
+    @property
+    def title(self) -> str:
+        """The name, with its bound."""
+        return f"TD with ‖e‖ ≤ {self.bound:g}"
 
     @staticmethod
     def rate(t: Transition, norm: float, m: Store) -> float:

@@ -6,16 +6,9 @@ and the same on state values, where the start's own action acts and δ carries �
 
     z_t = Σ_k γ^{t-k} b_{k:t-1} φ_k        θ ← θ + α ρ̄_t δ_t z_t
 
-These are semi-gradient methods: with features, and off-policy, their weights may diverge. Some have names of their own:
-
-    Sarsa(λ)            δ = r + γ q(s', a') − q(s, a)                   z ← γλ z + φ          θ ← θ + α δ z
-    Expected Sarsa(λ)   δ = r + γ Σ_a π(a|s') q(s', a) − q(s, a)        z ← γλρ z + φ         θ ← θ + α δ z
-    TD(λ)               z ← ρ_t (γλ z + x_t)                            w ← w + α δ_t z
-    Tree Backup(λ)      z ← γ λ π_{t-1} z + x_t                         w ← w + α ρ_t δ_t z
-    V-trace(λ)          z ← γ λ min(c̄, ρ_{t-1}) z + x_t                 w ← w + α min(ρ̄, ρ_t) δ_t z
-    ABTD(ζ)             z ← γ ν_{t-1} π_{t-1} z + x_t                   w ← w + α ρ_t δ_t z,  ν = min(ψ(ζ), 1 / max(μ, π))
-
-For Sarsa a' is the next action taken, chosen before θ changes. Where an episode is cut by a limit, a' is drawn all the same.
+These are semi-gradient methods: with features, and off-policy, their weights may diverge. Some have names of their own, and
+state their `equation`. For Sarsa a' is the next action taken, chosen before θ changes; where an episode is cut by a limit, a' is
+drawn all the same.
 
 The *uncorrected* returns bootstrap from v(s') = Σ_a π(a|s') q(s', a) alone, without the q of later steps:
 
@@ -55,7 +48,6 @@ class TraceLearner(Method):
     of: Trace
 
     in_loop: ClassVar[bool] = True
-    follows_operator: ClassVar[bool] = True
     name: ClassVar[str] = "Algorithm 1"
     equation: ClassVar[str] = "z = γβ-rule(z) + φ;  θ += α δ z"
     citation: ClassVar[str] = (
@@ -95,7 +87,6 @@ class StateTraceLearner(TraceLearner):
     """
 
     values: ClassVar = "state"
-    follows_operator: ClassVar[bool] = False  # that of pairs: on states it is another one, `operators.StateOperator`
     name: ClassVar[str] = "TD with a trace"
     equation: ClassVar[str] = "z = γb-rule(z) + x;  w += α ρ̄ δ z"
     needs: ClassVar[str] = "π and μ"
@@ -166,7 +157,6 @@ class Sarsa(_NamedTrace):
 
     sampled: ClassVar = True
     on_policy: ClassVar = True
-    follows_operator: ClassVar = False
     rule: ClassVar = QLambda
     name: ClassVar = "Sarsa(λ)"
     aliases: ClassVar = ("sarsa", "sarsa(lambda)")
