@@ -20,6 +20,7 @@ from offtrace.learners.run import Job
 from offtrace.learners.state import OFFLINE, ONLINE, REPLAY
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
+from offtrace.mdps.sampling import count
 from offtrace.traces import Rule, Trace
 from offtrace.traces import trace as trace_named
 from offtrace.traces.trace_argument import as_rule
@@ -254,12 +255,3 @@ def seeds_of(seed: Seed, seeds: int | None) -> NDArray[np.uint64]:
         raise ValueError(f"seed must be an integer of at least 0 or a generator, got {seed!r}")
     first = int(given)
     return np.arange(first, first + (1 if seeds is None else count("seeds", seeds)), dtype=np.uint64)
-
-
-def count(name: str, given: object) -> int:
-    """A number of at least 1."""
-    if isinstance(given, bool) or not isinstance(given, Integral):
-        raise TypeError(f"{name} must be an integer, got {given!r}")
-    if int(given) < 1:
-        raise ValueError(f"{name} must be at least 1, got {given}")
-    return int(given)

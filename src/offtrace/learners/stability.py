@@ -27,7 +27,6 @@ from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import feature_rows
 from offtrace.learners.methods.base import Method
 from offtrace.learners.methods.gradient import GTD, GTD2, HTD, GradientTD
-from offtrace.learners.methods.traces import StateTraceLearner
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.state_operator import StateOperator
@@ -80,7 +79,7 @@ def stability(
     td False
     gtd True
     """
-    if method.values != "state" or not isinstance(method, StateTraceLearner | GradientTD):
+    if method.values != "state" or not (method.in_loop or isinstance(method, GradientTD)):
         raise TypeError(
             f"stability knows TD, GTD, GTD2, TDRC and HTD on state values, with any trace, and not {method.title}"
         )
@@ -127,7 +126,7 @@ def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:
     return d / d.sum()
 
 
-def _matrix(method: StateTraceLearner | GradientTD, means: _Means) -> Floats:
+def _matrix(method: Method, means: _Means) -> Floats:
     """G of the module's table."""
     A, C, eye = means.A, means.C, np.eye(len(means.A))
     match method:
@@ -138,7 +137,7 @@ def _matrix(method: StateTraceLearner | GradientTD, means: _Means) -> Floats:
         case HTD(eta=η):
             A_b = means.A_b(method.numbers[1])
             return np.block([[-A, A.T - A_b.T], [-η * A, -η * A_b.T]])
-        case StateTraceLearner():
+        case _ if method.in_loop:
             return -A
         case _:
             raise TypeError(f"stability does not know the expected update of {method.title}")

@@ -17,7 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -217,9 +217,12 @@ class Method(ABC):
         return tuple(float(getattr(self, name)) for name in self.step_reads)
 
     @staticmethod
-    @abstractmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
-        """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`."""
+        """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`.
+
+        Without a step of its own a method does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
+        """
+        add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """The same with the constants that depend on the policies, where it has such: see `Trace.for_policies`."""
@@ -232,23 +235,30 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class LambdaMethod(Method):
-    """A method with one λ, of a built-in rule."""
-
-    lam: float = 1.0
+class RuleMethod(Method):
+    """A method that goes with one rule, which takes what the method and the rule both have as parameters."""
 
     rule: ClassVar[Callable[..., Trace]] = ImportanceSampling
-    """The trace with this λ: its own, or the one that it has in expectation."""
-    step_reads: ClassVar[tuple[str, ...]] = ("lam",)
+    """The trace that the method uses, or the one that it has in expectation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.trace  # checks λ
+        _ = self.trace  # checks its parameters
 
     @property
     def trace(self) -> Trace:
-        """The rule with this λ."""
-        return type(self).rule(lam=self.lam)
+        """The rule with the parameters of this method."""
+        rule: Any = type(self).rule
+        return rule(**{f.name: getattr(self, f.name) for f in fields(rule) if f.name in self.parameters()})
+
+
+@dataclass(frozen=True)
+class LambdaMethod(RuleMethod):
+    """The same with one λ."""
+
+    lam: float = 1.0
+
+    step_reads: ClassVar[tuple[str, ...]] = ("lam",)
 
 
 M = TypeVar("M", bound=type[Method])
