@@ -23,7 +23,7 @@ import numpy as np
 
 from offtrace.learners.arrays import Floats, Integers, inline_fma, record
 from offtrace.learners.eligibility import TINY, Sparse
-from offtrace.learners.policies import Schedule, positive_schedule
+from offtrace.learners.policies import Schedule, checked, positive_schedule
 from offtrace.traces import ImportanceSampling, Trace
 
 StepSize = float | Schedule | Literal["1/N"]
@@ -137,6 +137,11 @@ def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
         w[np.uintp(active[i])] += c * z[np.uintp(active[i])]
 
 
+def number(default: float, **limits: float) -> Any:
+    """A parameter of a method that is one number within `limits`, as `policies.checked` takes them."""
+    return field(default=default, metadata={"low": 0.0, **limits})
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """A learning method: `evaluate`, `control` and `follow` take one, the first two wherever they take a trace.
@@ -197,6 +202,9 @@ class Method(ABC):
     def __post_init__(self) -> None:
         if self.alpha is not None and self.alpha != "1/N":
             positive_schedule(self.alpha)
+        for f in fields(self):
+            if f.metadata:
+                object.__setattr__(self, f.name, checked(f.name, getattr(self, f.name), **f.metadata))
 
     @property
     def title(self) -> str:

@@ -6,11 +6,10 @@ With `eta` above 0 the gradient correction of GTD(λ) is added, by a second set 
 
     w ← w + α [ρ_t δ_t e_t − γ ρ_t (1 − λ_{t+1}) (e_t·v) x_{t+1}]        v ← v + ηα [ρ_t δ_t e_t − (x_t·v) x_t]
 
-*These are not traces of the operator.* λ_t is the same for all starts, but it is not a function of the history since a start:
-what came before the start has a part in it, through e or through counts. So there is no β(F_{k:t}), and neither `targets`, nor
-`Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by itself, which is a β.) What they
-converge to is told by a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t has the joint stationary law
-of states and traces; every such equation has V^π as its solution where a table can hold it.
+*These are not traces of the operator.* λ_t also depends on what came before a start, through e or through counts. So there is no
+β(F_{k:t}), and neither `targets`, nor `Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by
+itself, which is a β.) They converge to the solution of a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t
+has the joint stationary law of states and traces; where a table can hold V^π, that is V^π.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from offtrace.learners.methods.base import (
     decay,
     dot,
     inner,
+    number,
     plus,
     register_method,
 )
-from offtrace.learners.policies import checked
 from offtrace.traces import ImportanceSampling
 
 Rate = Callable[[Transition, float, Store], float]
@@ -81,7 +80,7 @@ class HistoryTD(Method):
     'CutAtRareActions'
     """
 
-    eta: float = 0.0
+    eta: float = number(0.0)
     """The gradient correction's step size is η α; 0: no correction."""
 
     values: ClassVar = "state"
@@ -96,10 +95,6 @@ class HistoryTD(Method):
         super().__init_subclass__(**named)
         if "rate" in vars(cls):
             cls.step = staticmethod(_step_of(vars(cls)["rate"].__func__))  # pyright: ignore[reportAttributeAccessIssue]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "eta", checked("eta", self.eta))
 
     @property
     def trace(self) -> ImportanceSampling:
@@ -120,15 +115,11 @@ class HistoryTD(Method):
 @register_method
 @dataclass(frozen=True)
 class BoundedTD(HistoryTD):
-    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does.
+    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does."""
 
-    >>> BoundedTD(bound=2.0).title
-    'TD with ‖e‖ ≤ 2'
-    """
-
-    bound: float = 1.0
+    bound: float = number(1.0)
     """C."""
-    lam: float = 1.0
+    lam: float = number(1.0, high=1.0)
     """The largest λ."""
 
     step_reads: ClassVar = ("eta", "bound", "lam")
@@ -140,11 +131,6 @@ class BoundedTD(HistoryTD):
     )
     call: ClassVar = 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
     proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "bound", checked("bound", self.bound))
-        object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
 
     @property
     def title(self) -> str:

@@ -45,6 +45,7 @@ from offtrace.learners.methods.base import (
     decay,
     dot,
     inner,
+    number,
     register_method,
 )
 from offtrace.learners.policies import checked
@@ -57,7 +58,7 @@ class GradientTD(Method):
 
     lam: float | None = None
     """λ of importance sampling, 1 if it is left out; or give `trace`."""
-    eta: float = 1.0
+    eta: float = number(1.0, above=True)
     """α_v = η α."""
     trace: Trace | None = None  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
     """Any other trace, in the place of importance sampling."""
@@ -84,7 +85,6 @@ class GradientTD(Method):
             )
         object.__setattr__(self, "trace", trace)
         object.__setattr__(self, "lam", getattr(trace, "lam", None))
-        object.__setattr__(self, "eta", checked("eta", self.eta, above=True))
 
     @property
     def title(self) -> str:
@@ -102,11 +102,7 @@ class GradientTD(Method):
 @register_method
 @dataclass(frozen=True)
 class GTD(GradientTD):
-    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error.
-
-    >>> GTD(0.9, eta=0.5).title
-    'GTD(0.9)'
-    """
+    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error."""
 
     kappa: ClassVar[float] = 0.0
     step_reads: ClassVar = ("eta", "kappa")
@@ -148,11 +144,7 @@ def _gtd2_step(t: Transition, m: Store, x: Vectors) -> tuple[float, float]:
 @register_method
 @dataclass(frozen=True)
 class GTD2(GradientTD):
-    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it.
-
-    >>> GTD2(0.9, eta=0.5).title
-    'GTD2(0.9)'
-    """
+    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it."""
 
     name: ClassVar = "GTD2(λ)"
     aliases: ClassVar = ("gtd2", "gtd2(lambda)")
@@ -171,11 +163,7 @@ class GTD2(GradientTD):
 @register_method
 @dataclass(frozen=True)
 class PGTD2(GradientTD):
-    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves.
-
-    >>> PGTD2(0.9, eta=0.5).title
-    'PGTD2(0.9)'
-    """
+    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves."""
 
     name: ClassVar = "PGTD2(λ)"
     aliases: ClassVar = ("pgtd2", "proximal gtd2", "gtd2-mp", "pgtd2(lambda)")
@@ -203,13 +191,9 @@ class PGTD2(GradientTD):
 @register_method
 @dataclass(frozen=True)
 class TDRC(GTD):
-    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step.
+    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step."""
 
-    >>> TDRC(0.9).title
-    'TDRC(0.9)'
-    """
-
-    kappa: float = 1.0  # pyright: ignore[reportIncompatibleVariableOverride]
+    kappa: float = number(1.0)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     name: ClassVar = "TDRC(λ)"
     aliases: ClassVar = ("tdrc", "tdrc(lambda)")
@@ -220,19 +204,11 @@ class TDRC(GTD):
     proven: ClassVar = "converges with linear features, off-policy too, for the κ and η that their theorem names"
     needs: ClassVar = "π and μ; η = κ = 1 are meant to serve everywhere"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "kappa", checked("kappa", self.kappa))
-
 
 @register_method
 @dataclass(frozen=True)
 class HTD(GradientTD):
-    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy.
-
-    >>> HTD(0.9).title
-    'HTD(0.9)'
-    """
+    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy."""
 
     traces: ClassVar = ("z_b",)
     name: ClassVar = "HTD(λ)"
@@ -394,11 +370,7 @@ class GradientTrace(Method):
 @register_method
 @dataclass(frozen=True)
 class GradientABQ(GradientTrace):
-    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given.
-
-    >>> GradientABQ(zeta=0.5).title
-    'Gradient ABQ(0.5)'
-    """
+    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given."""
 
     of: ABQ = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     zeta: float = 0.5
