@@ -81,8 +81,10 @@ def _each_view(given):
             return lambda given: (view(given[0]),)
         case 2:
             return lambda given: (view(given[0]), view(given[1]))
-        case _:  # two at a time, since each function takes time to compile
-            return lambda given: (view(given[0]), view(given[1]), *_views(given[2:]))
+        case 3:
+            return lambda given: (view(given[0]), view(given[1]), view(given[2]))
+        case _:  # three at a time, since each function takes time to compile
+            return lambda given: (view(given[0]), view(given[1]), view(given[2]), *_views(given[3:]))
 
 
 def record(**fields: type) -> np.dtype[np.record]:
