@@ -272,10 +272,12 @@ def mark(on_states, tile, value, progress, θ, q, curve):
 @inline
 def evaluation_action(task, memory):
     """An action of the evaluation policy."""
-    progress, q, table = memory.progress[0], memory.q, task.evaluation
-    π, s = at_present(task.schedules[EVALUATION], progress.episode - 1, progress.step), progress.evaluation_state
-    action_values(memory.θ, task.tile, task.value, s, q)
-    return choose(uniform(memory.streams, EVALUATION_STREAM), π, table, s, q)
+    _, tile, value, schedules, _, _, table, _, _ = task
+    all_progress, streams, θ, _, _, q, _, _, _ = memory
+    progress = all_progress[0]
+    π, s = at_present(schedules[EVALUATION], progress.episode - 1, progress.step), progress.evaluation_state
+    action_values(θ, tile, value, s, q)
+    return choose(uniform(streams, EVALUATION_STREAM), π, table, s, q)
 
 
 @no_inline
@@ -283,13 +285,14 @@ def evaluation_episode(entries, rows, task, memory, curve):
     """An evaluation episode. One that has hit the limit continues the next time from where it was."""
     if entries is None:
         return  # environments in Python have their own
-    settings, progress, evaluations, streams = task.settings[0], memory.progress[0], curve.evaluations, memory.streams
+    all_progress, streams, _, _, _, q, _, _, _ = memory
+    settings, progress, evaluations = task.settings[0], all_progress[0], curve.evaluations
     total, gain, start = 0.0, 1.0, len(rows) - 2
     if progress.evaluation_state < 0:
         first = pick(streams, EVALUATION_STREAM, entries, rows[start], rows[start + 1])
         progress.evaluation_state = entries[first].to
     for _ in range(settings.evaluation_limit):
-        row = progress.evaluation_state * len(memory.q) + evaluation_action(task, memory)
+        row = progress.evaluation_state * len(q) + evaluation_action(task, memory)
         entry = entries[pick(streams, EVALUATION_STREAM, entries, rows[row], rows[row + 1])]
         progress.evaluation_state = entry.to
         total += gain * entry.reward

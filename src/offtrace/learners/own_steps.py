@@ -102,32 +102,34 @@ def look_ahead(vector, rule, task, memory, at, now):
 
     and the features of s': of the state, of the next action, or the mean over π. They are empty at an end.
     """
-    settings, tile, value, q = task.settings[0], task.tile, task.value, memory.q_next
+    all_settings, tile, value, schedules, behavior, target, _, _, _ = task
+    settings, q = all_settings[0], memory.q_next
     A, k, s = len(q), tile.shape[1], now.next_state
     one = settings.on_states or settings.sampled
     n = 0 if now.terminated else k if one else k * A
     passed = n if settings.passes_on else 0
     on, ahead = Sparse(np.empty(passed, np.int64), np.empty(passed)), Sparse(np.empty(n, np.int64), np.empty(n))
+    (on_weights, on_numbers), (weights, numbers) = on, ahead
     if n == 0:
         return on, ahead
     if one:
         for j in range(k):
-            ahead.weights[j] = tile[s, j] if settings.on_states else tile[s, j] * A + at.chosen
-            ahead.numbers[j] = value[s, j]
+            weights[j] = tile[s, j] if settings.on_states else tile[s, j] * A + at.chosen
+            numbers[j] = value[s, j]
         return on, ahead
     best, _, ties, _ = best_of(q)
-    μ = at_present(task.schedules[BEHAVIOR], at.episode, at.step)
-    π = at_present(task.schedules[TARGET], at.episode, at.step)
+    μ = at_present(schedules[BEHAVIOR], at.episode, at.step)
+    π = at_present(schedules[TARGET], at.episode, at.step)
     for b in range(A):
-        p, c = probability(π, task.target, s, q, best, ties, b), 0.0
+        p, c = probability(π, target, s, q, best, ties, b), 0.0
         if vector is not None:  # a method that `passes_on` has a per-decision rule
-            p_μ = probability(μ, task.behavior, s, q, best, ties, b)
+            p_μ = probability(μ, behavior, s, q, best, ties, b)
             if settings.passes_on and p_μ > 0.0:
                 decay, ratio, _ = factors_of(rule, task, p, p_μ, s * A + b)
                 c = p_μ * decay * ratio
         for j in range(k):
             i = b * k + j
-            ahead.weights[i], ahead.numbers[i] = tile[s, j] * A + b, p * value[s, j]
+            weights[i], numbers[i] = tile[s, j] * A + b, p * value[s, j]
             if settings.passes_on:
-                on.weights[i], on.numbers[i] = ahead.weights[i], c * value[s, j]
+                on_weights[i], on_numbers[i] = weights[i], c * value[s, j]
     return on, ahead
