@@ -80,7 +80,7 @@ def count(name: str, value: object) -> int:
 def check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
     """From every state that μ may visit, an end must be reachable; then each episode ends with probability one."""
     chain = exact_values.over_pairs(mu, ~mdp.terminal) @ mdp.P
-    stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.can_end(chain, mdp.terminal)
+    stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.reaches(chain, mdp.terminal)
     if stuck.any():
         raise ValueError(
             f"an episode may never end: from state {int(np.argmax(stuck))} the behavior reaches no terminal state; "
