@@ -37,7 +37,11 @@ def alternating(
     P = np.zeros((2, np.size(target), 2))
     P[0, :, 1] = P[1, :, 0] = 1.0
     mdp = MDP(P, np.zeros(P.shape[:2]), gamma, terminal=np.zeros(2, bool))
-    return mdp, check_policy([target] * 2, mdp, "target"), check_policy([behavior] * 2, mdp, "behavior")
+    return (
+        mdp,
+        check_policy(np.array([target, target]), mdp, "target"),
+        check_policy(np.array([behavior, behavior]), mdp, "behavior"),
+    )
 
 
 def one_state_two_actions(
@@ -59,7 +63,7 @@ def one_state_two_actions(
     (1, 2, [[0.5, 0.5]])
     """
     mdp = MDP(np.ones((1, 2, 1)), np.asarray(reward, dtype=np.float64)[None, :], gamma, terminal=np.zeros(1, bool))
-    return mdp, check_policy([target], mdp, "target"), check_policy([behavior], mdp, "behavior")
+    return mdp, check_policy(np.array([target]), mdp, "target"), check_policy(np.array([behavior]), mdp, "behavior")
 
 
 def lemma_2(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray, np.ndarray]:
