@@ -81,15 +81,10 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in rows:
+        texts = (row.statement, row.where, row.numbers, row.decided_by)
+        statement, where, numbers, decided_by = (text.replace("|", "\\|").replace("*", "\\*") for text in texts)
         verdict = f"**{row.verdict}**" if row.refuted else row.verdict
-        cells = (row.statement, row.where, verdict, row.numbers, row.decided_by)
-        lines.append(
-            "| "
-            + " | ".join(
-                cell.replace("|", "\\|").replace("*", "\\*") if cell is not verdict else cell for cell in cells
-            )
-            + " |"
-        )
+        lines.append(f"| {statement} | {where} | {verdict} | {numbers} | {decided_by} |")
     return "\n".join(lines) + "\n"
 
 
