@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,12 +14,11 @@ from tyro.conf import arg
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_options import POLICY, ByTrace, Names, Reading
 from offtrace.cli.log_policies import Target, load_policies
-from offtrace.cli.options import TYPED, Page, with_plain_help
+from offtrace.cli.options import TYPED, Page, command_options
 from offtrace.logs.container import Logs
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Evaluate(ByTrace, Reading):
     """The options of `evaluate`."""
 

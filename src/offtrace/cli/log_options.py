@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_policies import Target
-from offtrace.cli.options import with_plain_help
+from offtrace.cli.options import command_options
 from offtrace.cli.rule_options import parameters, trace_of_logs
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import CONTINUOUS, Columns
@@ -33,8 +33,7 @@ ColumnWords = Annotated[
 ]
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Dataset:
     """What to read."""
 
@@ -68,8 +67,7 @@ class Dataset:
         return "at end" if self.truncated == "at-end" else self.truncated
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Reading(Dataset):
     """What to read where all of it fits into memory, so that episodes can be dropped."""
 
@@ -95,8 +93,7 @@ class Reading(Dataset):
         )
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ByTrace(Dataset):
     """The rule of an estimate."""
 
