@@ -57,6 +57,10 @@ class Evaluate(ByTrace, Reading):
         return tuple(column for column in (self.cluster, self.by) if column is not None)
 
 
+PASSED = ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas", "estimators")
+"""What `offtrace.logs.evaluate` takes as it is."""
+
+
 def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     """Estimate what a target policy is worth: the headline, the other estimators, and what they rest on.
 
@@ -75,19 +79,19 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     say = (lambda text: None) if options.json else print
     if logs.report is not None:
         say(logs.report)
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("gamma", "model", "seed")}
-    given["behavior"] = {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior]
-    given["initial"] = _initial(options.initial, logs)
+    given: dict[str, Any] = {
+        "gamma": options.gamma,
+        "model": options.model,
+        "seed": options.seed,
+        "behavior": {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior],
+        "initial": _initial(options.initial, logs),
+    }
     if options.choose_lam:
         choice = choose(logs, first.policy, traces=None if rule is None else [rule], **given)
         rule = choice.trace
         say(choice)
-    given |= {
-        name: getattr(options, name)
-        for name in ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas")
-    }
+    given |= {name: getattr(options, name) for name in PASSED}
     given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
-    given |= {"estimators": options.estimators and list(options.estimators)}
     with ProgressBar() as bar:
         given["progress"] = bar.show if sys.stderr.isatty() else None
         if len(targets) > 1:

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_policies import Target
 from offtrace.cli.options import command_options
-from offtrace.cli.rule_options import parameters, trace_of_logs
+from offtrace.cli.rule_options import named_or_in_file, parameters
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import CONTINUOUS, Columns
 from offtrace.logs.reading.columns import Names as GivenNames
@@ -105,7 +105,7 @@ class ByTrace(Dataset):
 
     def rule_of(self) -> Trace | None:
         """The trace with its parameters; None where none is named, nor any parameter."""
-        return None if self.trace is None and not self.rule else trace_of_logs(self.trace or "rbis", self.rule)
+        return None if self.trace is None and not self.rule else named_or_in_file(self.trace or "rbis", self.rule)
 
 
 def _several(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
