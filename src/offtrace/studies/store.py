@@ -393,16 +393,13 @@ def frame(kind: str, units: Mapping[str, Unit], columns: Mapping[str, Mapping[st
     place = np.repeat(np.arange(len(present)), lengths)
     series: dict[str, Any] = {"#": place}
     for name, dtype in wanted.items():
-        arrays = [own.get(name) for _, own in present]
-        of_unit = [getattr(unit, "id" if name == "unit" else name, None) for unit, _ in present]
-        if present and all(array is not None for array in arrays):
-            column = pl.Series(name, np.concatenate([a for a in arrays if a is not None])).cast(dtype)
-        elif all(array is None for array in arrays):
-            column = pl.Series(name, of_unit, dtype=dtype).gather(place)
+        if any(name in own for _, own in present):
+            pieces = [own.get(name, np.full(n, np.nan)) for (_, own), n in zip(present, lengths, strict=True)]
+            column = pl.Series(name, np.concatenate(pieces))
         else:
-            empty = [np.full(n, np.nan) for n in lengths]
-            mixed = [e if a is None else a.astype(float) for a, e in zip(arrays, empty, strict=True)]
-            column = pl.Series(name, np.concatenate(mixed)).fill_nan(None).cast(dtype)
-        series[name] = column.fill_nan(None) if dtype == pl.Float64 and name not in ("value", "mean") else column
+            of_unit = [getattr(unit, "id" if name == "unit" else name, None) for unit, _ in present]
+            column = pl.Series(name, of_unit, dtype=dtype).gather(place)
+        missing = column.dtype == pl.Float64 and name not in ("value", "mean")  # a value may be NaN
+        series[name] = (column.fill_nan(None) if missing else column).cast(dtype)
     order = ["#", "lam", "seed", *(["step"] if kind == "curves" else [])]
     return pl.DataFrame(series, schema={"#": pl.Int64, **wanted}).sort(order).drop("#")
