@@ -79,14 +79,32 @@ class Cell:
         return "" if self.value is None or self.value != self.value else str(self.value)  # NaN is no value
 
 
+AnyCell = Cell | str | tuple[str, object]
+"""A cell, a text, or a pair (text, value)."""
+
+
 @dataclass(frozen=True)
 class Table(Part):
-    """A table that sorts by its headings; the first `texts` columns hold text, the others numbers."""
+    """A table that sorts by its headings; the first `texts` columns hold text, the others numbers.
+
+    A text in the first column heads its row.
+    """
 
     template: ClassVar[str] = "table"
     heads: Sequence[str]
-    lines: Sequence[Sequence[Cell]]
-    texts: int
+    lines: Sequence[Sequence[AnyCell]]
+    texts: int = 1
+
+    def cells(self) -> list[list[Cell]]:
+        """The lines, with each cell as a `Cell`."""
+        return [[self._cell(i, cell) for i, cell in enumerate(line)] for line in self.lines]
+
+    def _cell(self, column: int, cell: AnyCell) -> Cell:
+        if isinstance(cell, Cell):
+            return cell
+        if isinstance(cell, tuple):
+            return Cell(*cell)
+        return Cell(cell, cell, "t", head=column == 0) if column < self.texts else Cell(cell)
 
 
 @dataclass(frozen=True)
