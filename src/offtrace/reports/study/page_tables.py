@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from offtrace._shared.number_text import interval, number, with_interval
 from offtrace.reports.html.document import AnyCell, Cell, Paragraph, Part, Table
-from offtrace.reports.study.views import Row, Views
+from offtrace.reports.study.views import Row, Views, mean_and_half
 from offtrace.reports.study.words import age_label
 
 NONE = "–"
@@ -34,16 +34,11 @@ def aged(shown: Views) -> list[Part]:
 
 def by_environment(shown: Views) -> Table:
     """Traces down, environments across; each trace at its best λ."""
-    names = shown.summary.environments
-    cells = {(row["method"], row["environment"]): row for row in shown.at_best().iter_rows(named=True)}
     scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
     edges = {(r["method"], r["environment"], r["lam"]) for r in shown.edges().filter("edge").iter_rows(named=True)}
-    lines: list[list[AnyCell]] = []
-    for method in shown.summary.methods:
-        rows = [cells.get((method, name)) for name in names]
-        means = [NONE if row is None else _mean(row, settings=True, edges=edges) for row in rows]
-        lines.append([method, *means, _estimate(scores.get(method, {}), "iqm", "low", "high")])
-    return Table(["Trace", *names, "Interquartile mean"], lines)
+    means = shown.cells(lambda row: _mean(row, settings=True, edges=edges), NONE)
+    lines = [[name, *cells, _estimate(scores.get(name, {}), "iqm", "low", "high")] for name, cells in means.items()]
+    return Table(["Trace", *shown.summary.environments, "Interquartile mean"], lines)
 
 
 def every_lambda(shown: Views) -> Table:
@@ -95,12 +90,12 @@ def _estimate(row: Row, name: str, low: str, high: str, *, signed: bool = False)
     return Cell("+" * (signed and value > 0) + text, value, small=ends, strong=apart)
 
 
-def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> Cell:
+def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> AnyCell:
     """`1273 ± 19`, and in small letters its λ and α."""
     if row["failed"]:
         return Cell("failed ", small=f"{row['failed']} of {row['n']}")
-    half = (row["high"] - row["low"]) / 2
-    text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
+    mean, half = mean_and_half(row)
+    text = mean if half == NONE else f"{mean} ± {half}"
     at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
     at += ["edge"] if (row["method"], row["environment"], row["lam"]) in edges else []
     return Cell(text, row["mean"], row["mark"], small=", ".join(at) if settings else "")
