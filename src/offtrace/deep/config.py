@@ -48,7 +48,11 @@ class WithMemory(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
-        self.require_something_to_learn()
+        if self.frames <= self.begin:
+            raise ValueError(
+                f"frames = {self.frames} leave nothing to learn: the first update comes after {self.begin:,} frames "
+                f"(warm_up = {self.warm_up}): take more frames, or a smaller warm_up"
+            )
         if self.slots < self.window + 1:
             raise ValueError(
                 f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
@@ -61,11 +65,6 @@ class WithMemory(Settings):
     def slots(self) -> int:
         """Steps that the memory holds of each copy of the game."""
         return self.capacity // self.envs
-
-    @property
-    def memory_slots(self) -> int | None:
-        """The same, as agents say it that may have no memory."""
-        return self.slots
 
     @property
     def window(self) -> int:
