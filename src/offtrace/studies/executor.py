@@ -74,7 +74,7 @@ class InProcess(Executor):
         """Run the unit that waits."""
         from offtrace.studies import tasks
 
-        _, job = self.running.popitem()
+        job = next(iter(self.running.values()))
         try:
             return [(tasks.run(job), f"local:{os.getpid()}")]
         except StudyError:  # it was interrupted
@@ -184,8 +184,6 @@ class Processes(Executor):
                 if worker.ready and worker.job is not None:
                     answers.append((Failure(worker.job.unit, why), f"local:{worker.process.pid}"))
                 self._replace(worker, why)
-        for answer, _ in answers:
-            self.running.pop(answer.unit.id, None)
         return answers
 
     def _why_ended(self, worker: Worker, status: int | None) -> str:

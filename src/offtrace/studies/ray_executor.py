@@ -69,10 +69,7 @@ class RayCluster(Executor):
 
     def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
-        answers = self._messages(timeout, SILENCE)
-        for answer, _ in answers:
-            self.running.pop(answer.unit.id, None)
-        return answers
+        return self._messages(timeout, SILENCE)
 
     def _messages(self, timeout: float, silence: float) -> list[Answer]:
         self.selector.select(timeout)

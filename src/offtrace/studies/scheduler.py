@@ -88,6 +88,7 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
                 executor.submit(plan.job(heapq.heappop(waiting)[-1]))
             for answer, worker in executor.answers(timeout=0.5):
                 id = answer.unit.id
+                executor.running.pop(id, None)
                 if isinstance(answer, Failure):
                     attempts[id] = attempts.get(id, 0) + 1
                     if attempts[id] < answer.attempts:

@@ -372,7 +372,7 @@ def _check_place(place: Place, ages: tuple[int, ...]) -> None:
     if isinstance(protocol, DeepBase):
         for age in ages:
             try:
-                protocol.config(place.name, offtrace.OneStep(), age)
+                traces.configured(protocol, place.name, offtrace.OneStep(), age, {})
             except (ValueError, TypeError) as error:
                 declared = protocol.model_dump(exclude_defaults=True)
                 where = f"what the agent can do on {place.name} with the age {age}: {error}"
