@@ -123,12 +123,8 @@ def picture(share: np.ndarray) -> str:
 
 def draw(share: np.ndarray, file: Path) -> None:
     """A picture of the shares."""
-    from offtrace.figures.frames import plain, pyplot_and_colors
+    from offtrace import figures
 
-    pyplot, _ = pyplot_and_colors()
-    figure, axes = pyplot.subplots(figsize=(6, 3), layout="constrained")
-    axes.plot(np.arange(1, len(share) + 1), share)
-    axes.set(xlabel="decision of the sequence", ylabel="effective share of sequences", ylim=(0, 1.02))
-    plain(axes)
-    figure.savefig(file, dpi=150)
-    pyplot.close(figure)
+    name, none = "effective share of sequences", np.full(len(share), np.nan)
+    lines = [("", [(name, np.arange(1, len(share) + 1), share, none, none)])]
+    figures.band_panels(lines, xlabel="decision of the sequence", ylabel="", looks={name: 0}).savefig(file)
