@@ -37,9 +37,8 @@ class Evaluate(ByTrace, Reading):
     initial: Annotated[tuple[str, ...] | None, arg(metavar="STATE [STATE …]")] = None
     # V(π) of each policy, where it is known: for regret and rank correlation
     truths: Annotated[tuple[float, ...] | None, arg(metavar="X [X …]")] = None
-    cluster: str | None = (
-        None  # the column of what episodes belong to, such as a user: intervals take these for independent
-    )
+    # the column of what episodes belong to, such as a user: intervals take these for independent
+    cluster: str | None = None
     by: str | None = None  # the column of segments, such as regions: each is evaluated from its own episodes, too
     gammas: tuple[float, ...] = ()  # further discounts, to see how much the value depends on γ
     confidence: float = 0.95  # of the intervals

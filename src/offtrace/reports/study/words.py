@@ -122,12 +122,12 @@ def finding(shown: Views) -> list[str]:
     else:
         said = f"No trace is ahead of **{summary.baseline}** {over} in {unit(shown.facts)}, beyond the 95% interval."
     level = [row for row in rows if row not in ahead and row not in behind]
-    groups = (
-        (f"Also ahead of {summary.baseline}", ahead[1:]),
-        ("Behind it", behind[::-1]),
-        ("Not told apart from it", level),
-    )
-    for words, group in groups:
+    others = {
+        f"Also ahead of {summary.baseline}": ahead[1:],
+        "Behind it": behind[::-1],
+        "Not told apart from it": level,
+    }
+    for words, group in others.items():
         if group:
             said += f" {words}: {listed([quoted(row['method']) for row in group])}."
     return [said, *_over_lambda(shown, rows[0]["method"] if ahead else summary.baseline)]

@@ -76,9 +76,8 @@ def evaluate(job: Job) -> tuple[Columns, Columns]:
     """Rows and curve of a unit of the tasks "evaluation" and "replay"."""
     mdp, p, unit = environments.mdp(job.unit.environment), job.protocol, job.unit
     if job.task == "replay":
-        now, then = (
-            policies.ageing(unit.environment, p.updates, p.rate, p.temperature, age) for age in (0, unit.age or 0)
-        )
+        how = unit.environment, p.updates, p.rate, p.temperature
+        now, then = policies.ageing(*how, age=0), policies.ageing(*how, age=unit.age or 0)
     else:
         now, then = policies.policy(p.target, mdp), policies.policy(p.behavior, mdp)
     arguments = {"target": now, "behavior": then, "certify": False, **_arguments(job)}
