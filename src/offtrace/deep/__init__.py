@@ -34,18 +34,8 @@ __all__ = [
     "train",
 ]
 
-_HOME = {
-    "ACER": "config",
-    "CheckpointError": "checkpoints",
-    "Config": "config",
-    "Game": "player",
-    "PQN": "config",
-    "QRC": "config",
-    "Settings": "settings",
-    "StreamAC": "config",
-    "StreamQ": "config",
-    "play": "player",
-}
+_HOMES = ("config", "runs", "player", "checkpoints")
+"""The modules that define these names; the first one needs no JAX."""
 
 
 def __getattr__(name: str) -> object:
@@ -53,6 +43,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)
+        modules = (import_module(f"offtrace.deep.{home}") for home in _HOMES)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
     except ModuleNotFoundError as error:
         raise ImportError(f"deep agents need more than is here ({error}): {install('deep')}") from None

@@ -6,9 +6,18 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.deep.settings import ABOVE_0, AT_LEAST_0, NATURAL, POSITIVE, SHARE, ActsByValues, Settings, checks, one_of
-from offtrace.deep.settings import DEFAULT_TRACE as DEFAULT_TRACE
-from offtrace.deep.settings import Spelt as Spelt
+from offtrace.deep.settings import (
+    ABOVE_0,
+    AT_LEAST_0,
+    DEFAULT_TRACE,
+    NATURAL,
+    POSITIVE,
+    SHARE,
+    ActsByValues,
+    Settings,
+    checks,
+    one_of,
+)
 from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
 
 OF_PQN = PengQ(lam=0.65)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -131,12 +132,7 @@ def play(
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
     agent = agents.make(config, stage.shape, stage.actions)
     like = jax.eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
-    index = seeds.index(seed)
-
-    def of_the_seed(leaf: Array) -> Array:
-        return leaf[index]
-
-    learner = jax.tree.map(of_the_seed, checkpoints.filled(path, like))
+    learner = jax.tree.map(itemgetter(seeds.index(seed)), checkpoints.filled(path, like))
 
     @jax.jit
     def act(observation: Array, key: Array) -> Array:
