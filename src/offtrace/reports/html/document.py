@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from offtrace._shared.html_templates import rendered
 
@@ -16,14 +15,16 @@ from offtrace._shared.html_templates import rendered
 class Part:
     """A part of a section: text, a table or a figure."""
 
-    template: ClassVar[str]
+    @property
+    def template(self) -> str:
+        """The name of its template, which is that of the class."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class Heading(Part):
     """The title of a section that begins with no figure."""
 
-    template: ClassVar[str] = "heading"
     text: str
 
 
@@ -31,7 +32,6 @@ class Heading(Part):
 class Paragraph(Part):
     """A few sentences, in which `**so**` is bold; `kind` is "lead" above something, "note" below it."""
 
-    template: ClassVar[str] = "paragraph"
     text: str
     kind: str = "lead"
 
@@ -50,7 +50,6 @@ class Select:
 class Figure(Part):
     """A heading, what is to be seen, and the place where the script draws it."""
 
-    template: ClassVar[str] = "figure"
     title: str
     lead: str
     kind: str
@@ -90,7 +89,6 @@ class Table(Part):
     A text in the first column heads its row.
     """
 
-    template: ClassVar[str] = "table"
     heads: Sequence[str]
     lines: Sequence[Sequence[AnyCell]]
     texts: int = 1
@@ -111,7 +109,6 @@ class Table(Part):
 class Items(Part):
     """A list of notes."""
 
-    template: ClassVar[str] = "items"
     texts: Sequence[str]
 
 
@@ -119,7 +116,6 @@ class Items(Part):
 class Text(Part):
     """Text as it is: code, a command, a declaration."""
 
-    template: ClassVar[str] = "text"
     text: str
 
 
@@ -127,7 +123,6 @@ class Text(Part):
 class Folded(Part):
     """A part that is shown when somebody asks for it."""
 
-    template: ClassVar[str] = "folded"
     summary: str
     part: Part
 
@@ -136,7 +131,6 @@ class Folded(Part):
 class Pairs(Part):
     """Names and values in columns; what is None or empty is left out."""
 
-    template: ClassVar[str] = "pairs"
     columns: Sequence[Mapping[str, object]]
     kind: str = ""
 
