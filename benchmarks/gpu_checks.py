@@ -205,6 +205,8 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     for name, loss in losses().items():
         yield f"loss, {name}", as_on_the_host(loss)
     for trace in (ot.Retrace(0.9), *trajectory_aware(0.9)):
+        yield f"distributions, {trace!r}", partial(distributions, trace)
+    for trace in (ot.Retrace(0.9), *trajectory_aware(0.9)):
         for shape in ((4096, 256), (512, 1024), (64, 5000)):
             yield f"repeated, {shape}, {trace!r}", partial(repeated, trace, shape)
     small = batch((5, 70), np.float64, ends=0.02)
@@ -239,6 +241,23 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
                     yield f"{name}, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, x)
                 together = batch((5, 123), dtype, np.stack(list(extremes().values())))
                 yield f"all together, {backend}, {np.dtype(dtype)}, {trace!r}", close(backend, trace, together)
+
+
+def distributions(trace: ot.Rule) -> str:
+    """Distributional targets on the GPU against those on the CPU."""
+    import torch
+
+    rng = np.random.default_rng(3)
+    x = batch((32, 20), np.float64, ends=0.05)
+    x |= dict(zip(("probabilities", "next_probabilities"), rng.dirichlet(np.ones(51), (2, 32, 20)), strict=True))
+    x["support"] = np.linspace(-5, 5, 51)
+    given = {n: torch.from_numpy(a) for n, a in x.items() if n not in ("q", "next_value")}
+    here, there = (
+        ot.distributional_targets(trace, **{n: a.to(device) for n, a in given.items()}, gamma=0.9).probabilities.cpu()
+        for device in ("cpu", "cuda")
+    )
+    off = float((here - there).abs().max())
+    return "" if off < 1e-12 else f"error {off:.2g}"
 
 
 def repeated(trace: ot.Trace, shape: tuple[int, int]) -> str:

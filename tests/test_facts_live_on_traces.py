@@ -99,6 +99,7 @@ CHOSEN = {
     "evaluation_cobs.py": "the peer has three rules",
     "jitted.py": "one rule for each kind of kernel, beside rlax",
     "host.py": "the host's time depends on how many kernels a rule launches, not on the rule",
+    "gpu_distributions.py": "one rule of each kind of kernel",
     "gpu_losses.py": "one rule for each kind of weight, beside plain PyTorch",
     "gpu.py": "corners of two rules, beside all that are listed",
     "gpu_report.py": "limits of speed that were promised for four rules",

@@ -39,7 +39,7 @@ triton.knobs.compilation.listener = lambda src, **_: names.add(src.name)
 
 import offtrace as ot
 from offtrace.returns.torch import cuda, cuda_weights
-from offtrace.returns.triton import plans
+from offtrace.returns.triton import mixtures, plans
 from offtrace.returns.weights.decisions import Weighing
 
 
@@ -91,10 +91,12 @@ packed = {name: given[name].flatten() for name in ("log_pi", "log_mu", "mask")}
 for level in ("suffix", "sequence"):
     offsets = torch.tensor([0, 20, 48])
     cuda_weights.weigh_packed(ot.RBIS(0.9), packed, Weighing(level), offsets, torch.float32)
+f, few = torch.zeros(1, dtype=torch.float64), {"LANES": 128, "HALVINGS": 7}
+mixtures.mix_rows.warmup(*[f] * 9, 64, 101, grid=(1,), **few)
 assert names == {
     "fill", "linear_rows", "linear_ends", "linear_odd", "prepare", "sweep", "sweep_again", "lifetimes", "leaf_tables",
     "group", "starts", "running_sums", "sorted_blocks", "level", "walk_rows", "step_rows", "transpose_rows", "weigh_rows",
-    "state_results",
+    "state_results", "mix_rows",
 }, names
 if "whole" in sys.argv:
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):

@@ -58,6 +58,12 @@ def policy_loss(name: str | PolicyLoss, **options: Any) -> Callable[..., tuple[T
     Bounds of a clip, the dual clip and the denominators of the global batch are those of verl's configuration, the mean is
     `loss_agg_mode`; `options` are those of `offtrace.policy.loss`, and go first. The weight is `rollout_is_weights`, where verl
     gives it.
+
+    >>> import torch
+    >>> mask, log_prob = torch.ones(1, 2), torch.tensor([[-0.5, -0.1]])
+    >>> value, metrics = policy_loss("ppo")(torch.full((1, 2), -0.5), log_prob, mask, mask)
+    >>> round(float(value), 4), metrics["actor/pg_clipfrac"]
+    (-1.1, 0.5)
     """
     parts = named_loss(name)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from offtrace.arrays import Array
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
+from offtrace.returns.transforms import Transform, to_returns, to_values
 from offtrace.trajectory import ROW_TOLERANCE, first_index, spell
 
 POLICIES = ("pi", "next_pi", "mu")
@@ -23,6 +26,7 @@ def from_action_values(
     valid: Array | None = None,
     *,
     log_mu: Array | None = None,
+    transform: Transform | None = None,
     differentiable: bool = False,
     check: bool | None = None,
 ) -> dict[str, Array]:
@@ -35,6 +39,7 @@ def from_action_values(
     next_value = Σ_a next_pi · next_q, where an action of probability 0 counts 0 whatever its value (−inf masks too). `greedy`
     says whether the action taken has the highest q, alone or with others, which Watkins' Q(λ) goes by. The kind of array and the
     dtype are those that come in: float32 or float64, and float16 and bfloat16, which are summed in float32.
+    With a `transform` h, next_value = h(Σ_a next_pi · h⁻¹(next_q)), as `targets(transform=h)` takes it.
     `differentiable` lets gradients through; where there is no derivative, of log π at π = 0 and of π · q at 0 · (−inf), it is 0.
     `check` is that of `targets`. Where nothing is looked at, an action that there is none of gives NaN.
 
@@ -59,10 +64,11 @@ def from_action_values(
         _check_values(do.all_as_numpy(given), max(ROW_TOLERANCE, float(do.xp.finfo(given["q"].dtype).eps)))
     if not differentiable:
         given = {name: do.constant(array) for name, array in given.items()}
-    if do.xp is np:
-        with np.errstate(all="ignore"):
-            return do.at_once(_made, given)
-    return do.at_once(_made, given)
+    with np.errstate(all="ignore") if do.xp is np else nullcontext():
+        if transform is not None:
+            given["next_q"] = to_returns(do, transform, {"next_value": given["next_q"]})["next_value"]
+        made = do.at_once(_made, given)
+        return made if transform is None else made | {"next_value": to_values(do, transform, made["next_value"])}
 
 
 def _agree(do: Backend[Array], given: dict[str, Array]) -> None:

@@ -10,6 +10,8 @@ from offtrace.arrays import Array, Option
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import Layout, SkipsRemoved, batch_first, layout_of, rule_batch_first
+from offtrace.returns.stacked import Stacked, in_rows, is_array, stacked_of
+from offtrace.returns.transforms import Transform, to_returns, to_values
 from offtrace.traces import Rule, Trace
 from offtrace.traces.given_coefficients import GivenCoefficients
 from offtrace.traces.trace_argument import as_rule, as_state_rule, as_trace
@@ -52,6 +54,8 @@ def targets(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
@@ -67,6 +71,9 @@ def targets(
     All arrays are of one kind: NumPy arrays, tensors or JAX arrays; `gamma` may be a number. They are [T], [B, T] or [B, T, 1];
     with `time_major=True` [T, B] or [T, B, 1]. [N, 1] may be N steps of one environment or N rows of one step: `time_major` True
     or False says which, and without it there is an error. `differentiable` lets gradients through, where the arrays have any.
+    `stack="first"` takes K critics, objectives or agents at once: some arrays are [K, B, T], the others [B, T] for all of them;
+    with "last" these are [B, T, K]. `transform` is for critics that predict h of a return, such as `SignedHyperbolic()`: q,
+    next_value and the result are h of what they would be, and δ is a difference of returns (`offtrace.returns.transforms`).
     `check` looks for bad values: on the CPU, where that is free, unless it is False (NumPy always looks); on a GPU only if it is
     True.
 
@@ -80,7 +87,7 @@ def targets(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, True, time_major, differentiable, check)
+    return _run(trace, arrays, True, time_major, stack, transform, differentiable, check)
 
 
 @refuses_done
@@ -100,10 +107,12 @@ def corrections(
     pair: Array | None = None,
     greedy: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> Array:
-    """Δ_k, what `targets` adds to q_k. Arrays and options are those of `targets`.
+    """Δ_k, what `targets` adds to q_k. Arrays and options are those of `targets`; with a `transform`, Δ is one of returns.
 
     >>> import numpy as np, offtrace as ot
     >>> none = np.zeros(2, bool)
@@ -118,7 +127,7 @@ def corrections(
         "reward": reward, "q": q, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "gamma": gamma, "log_pi": log_pi, "log_mu": log_mu, "valid": valid, "skip": skip, "pair": pair, "greedy": greedy,
     }  # fmt: skip
-    return _run(trace, arrays, False, time_major, differentiable, check)
+    return _run(trace, arrays, False, time_major, stack, transform, differentiable, check)
 
 
 class StateTargets(NamedTuple, Generic[Array]):
@@ -151,6 +160,8 @@ def state_targets(
     skip: Array | None = None,
     pair: Array | None = None,
     time_major: Option = None,
+    stack: Option = None,
+    transform: Option = None,
     differentiable: Option = False,
     check: Option = None,
 ) -> StateTargets[Array]:
@@ -172,8 +183,8 @@ def state_targets(
     γ_k λ (value[k+1] − next_value[k]) more, which is not 0 where `next_value` comes from another network than `value`.
 
     Both log-probabilities are always read. A λ that is given by step belongs to the action of its step. `pair`, for custom traces
-    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `differentiable` and `check` are those of
-    `targets`.
+    that ask for it, holds ids of the states s_t. Kinds of arrays, layouts, `skip`, `stack`, `transform`, `differentiable` and
+    `check` are those of `targets`; with a `transform`, advantages and corrections are differences of returns.
 
     >>> import numpy as np, offtrace as ot
     >>> none, zero = np.zeros(2, bool), np.zeros(2)
@@ -189,14 +200,14 @@ def state_targets(
         "reward": reward, "value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated,
         "log_pi": log_pi, "log_mu": log_mu, "gamma": gamma, "valid": valid, "skip": skip, "pair": pair,
     }  # fmt: skip
-    call = prepared(rule, arrays, time_major, differentiable)
+    call = prepared(rule, arrays, time_major, stack, transform, differentiable)
     try:
         states = call.backend.correct_states(
             as_trace(call.rule), call.arrays, differentiable=differentiable, check=check
         )
     except BadValueError as error:
-        raise error.with_index(call.index_given(error.at)) from None
-    return StateTargets(*map(call.restored, states))
+        raise call.explained(error) from None
+    return StateTargets(*map(call.restored, (call.as_values(states[0]), *states[1:])))
 
 
 @refuses_done
@@ -257,19 +268,52 @@ class Prepared(NamedTuple, Generic[Array]):
     arrays: Mapping[str, object]
     layout: Layout
     skips: SkipsRemoved[Array] | None
+    stacked: Stacked[Array] | None
+    transform: Transform | None
+
+    def explained(self, error: BadValueError) -> ValueError:
+        """The error that users see, with the index that they know."""
+        if self.transform is not None:
+            error.text += (
+                f". With a transform, values are read as returns: h⁻¹ of what was given, h = {self.transform!r}"
+            )
+        return error.with_index(self.index_given(error.at))
 
     def index_given(self, at: tuple[int, ...]) -> tuple[int, ...]:
         """An index of these arrays as one of those that came in."""
-        return self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
+        at = self.layout.index_given(at if self.skips is None else self.skips.index_given(at))
+        return at if self.stacked is None else self.stacked.index_given(at)
+
+    def as_values(self, returns: Array) -> Array:
+        """Targets in the scale of the values that came in, before they are restored."""
+        if self.transform is None:
+            return returns
+        values, valid = to_values(self.backend, self.transform, returns), self.arrays.get("valid")
+        return values if valid is None else self.backend.xp.where(self.backend.array("valid", valid) != 0, values, 0.0)
 
     def restored(self, out: Array) -> Array:
         """A result in the layout that came in, 0 at skipped steps."""
-        return self.layout.restored(out if self.skips is None else self.skips.restored(out))
+        out = self.layout.restored(out if self.skips is None else self.skips.restored(out))
+        return out if self.stacked is None else self.stacked.restored(out)
 
 
-def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differentiable: bool) -> Prepared[Any]:
+def prepared(
+    rule: Rule,
+    arrays: dict[str, Any],
+    time_major: bool | None,
+    stack: str | None,
+    transform: Transform | None,
+    differentiable: bool,
+) -> Prepared[Any]:
     """The call with its backend; arrays and what a rule holds by step are turned alike."""
     backend: Backend[Any] = backend_of(arrays, differentiable)
+    if transform is not None:
+        arrays = to_returns(backend, transform, arrays)
+    stacked = None
+    if stack is not None:
+        arrays = {name: backend.array(name, a) if is_array(name, a) else a for name, a in arrays.items()}
+        stacked = stacked_of(backend, arrays, stack, time_major)
+        (rule, arrays), time_major = in_rows(stacked, rule, arrays), False
     layout = layout_of(arrays, time_major)
     if not layout.is_batch_first:
         rule, arrays = rule_batch_first(layout, rule), batch_first(layout, arrays)
@@ -279,8 +323,9 @@ def prepared(rule: Rule, arrays: dict[str, Any], time_major: bool | None, differ
             skips = SkipsRemoved[Any](backend, skip, arrays)
             rule, arrays = skips.rule(rule), skips.without(arrays)
         except BadValueError as error:
-            raise error.with_index(layout.index_given(error.at)) from None
-    return Prepared(backend, rule, arrays, layout, skips)
+            at = layout.index_given(error.at)
+            raise error.with_index(at if stacked is None else stacked.index_given(at)) from None
+    return Prepared(backend, rule, arrays, layout, skips, stacked, transform)
 
 
 def _run(
@@ -288,19 +333,21 @@ def _run(
     arrays: dict[str, Any],
     add_q: bool,
     time_major: bool | None,
+    stack: str | None,
+    transform: Transform | None,
     differentiable: bool,
     check: bool | None,
 ) -> Any:
     """q + Δ, or Δ, by the backend whose arrays these are."""
-    call = prepared(as_rule(trace), arrays, time_major, differentiable)
+    call = prepared(as_rule(trace), arrays, time_major, stack, transform, differentiable)
     backend, uncorrected = call.backend, call.rule.uncorrected
     try:
         out = backend.correct(
             call.rule, call.arrays, add_q=add_q or uncorrected, differentiable=differentiable, check=check
         )
     except BadValueError as error:
-        raise error.with_index(call.index_given(error.at)) from None
+        raise call.explained(error) from None
     if uncorrected and not add_q:  # its return is found without q
         out, valid = out - backend.array("q", call.arrays["q"]), call.arrays.get("valid")
         out = out if valid is None else backend.xp.where(backend.array("valid", valid) != 0, out, 0.0)
-    return call.restored(out)
+    return call.restored(call.as_values(out) if add_q else out)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from offtrace.arrays import Array, ArrayKind, Module, is_number
+from offtrace.returns.mixtures import Mixture
 from offtrace.returns.weights.decisions import Criterion, Weighing
 from offtrace.traces import Rule, Trace
 
@@ -49,6 +50,10 @@ class Backend(ArrayKind[Array]):
         self, trace: Trace, arrays: Mapping[str, object], *, differentiable: bool, check: bool | None
     ) -> tuple[Array, ...]:
         """Target, advantage and correction of state values; the arrays hold a `value` in the place of q."""
+
+    @abstractmethod
+    def mixed(self, x: Mixture) -> Array:
+        """The masses [B, T, N] of the projected mixtures, in the dtype of those that come in or in float64."""
 
     @abstractmethod
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Array:

@@ -204,8 +204,10 @@ class Called:
     def __call__(self, given: Mapping[str, Any]) -> Any:
         """What the function returns; log_pi has a gradient."""
         torch = _torch()
-        tensors = {n: torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for n, a in given.items()}
-        if isinstance(given["log_pi"], np.ndarray):
+        tensors: dict[str, Any] = dict(given)
+        arrays: dict[str, np.ndarray] = {n: a for n, a in tensors.items() if isinstance(a, np.ndarray)}
+        tensors |= {n: torch.from_numpy(a.copy()) for n, a in arrays.items()}
+        if "log_pi" in arrays:
             tensors["log_pi"].requires_grad_()
         return self.fn(**{theirs: tensors[ours] for theirs, ours in self.asked.items() if ours in tensors})
 
@@ -307,11 +309,11 @@ def _ours(parts: PolicyLoss, x: Batch, options: dict[str, Any], **more: Any) -> 
     return _with_gradient(result.loss, tensors["log_pi"])
 
 
-def _with_gradient(result: Any, log_pi: Any) -> tuple[np.ndarray, np.ndarray]:
+def _with_gradient(result: Any, log_pi: Any) -> tuple[Any, Any]:
     torch = _torch()
     if not result.requires_grad:
         return result.detach().double().numpy(), np.zeros(log_pi.shape)
-    (gradient,) = torch.autograd.grad(result, log_pi, allow_unused=True)
+    gradient: Any = torch.autograd.grad(result, log_pi, allow_unused=True)[0]
     gradient = torch.zeros_like(log_pi) if gradient is None else gradient
     return result.detach().double().numpy(), gradient.double().numpy()
 
@@ -324,8 +326,9 @@ def _theirs(call: Called, x: Batch, *, parts: bool = False) -> tuple[np.ndarray,
     total: Any = 0.0
     for rows in (slice(0, 1), slice(1, None)) if parts else (slice(None),):
         given = {**{n: a[rows] for n, a in x.items()}, **whole, "log_pi": log_pi[rows]}
-        out = call(given)
-        out = out[0] if isinstance(out, tuple) else out
+        out: Any = call(given)
+        if isinstance(out, tuple):
+            out = cast(Any, out[0])
         if getattr(out, "ndim", 1):
             raise ValueError(f"fn returned {type(out).__name__}: it must return one number, a tensor without axes")
         total = total + out

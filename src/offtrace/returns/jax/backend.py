@@ -21,9 +21,11 @@ from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
 from offtrace.returns.jax.float64_programs import compute
-from offtrace.returns.jax.operations import Given, keep, matrix, results
+from offtrace.returns.jax.operations import Given, keep, matrix, mixed_masses, results
 from offtrace.returns.jax.operations import weights as weigh
+from offtrace.returns.mixtures import Mixture
 from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import mixtures
 from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.weights.decisions import Criterion, Decisions, Weighing, agreed
 from offtrace.traces import Rule, Trace, pytrees
@@ -88,6 +90,14 @@ class JaxBackend(Backend[jax.Array]):
     ) -> tuple[jax.Array, ...]:
         """Target, advantage and correction of state values."""
         return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
+
+    def mixed(self, x: Mixture) -> jax.Array:
+        """On the CPU outside of jit by NumPy's compiled loop, else by JAX operations in float64."""
+        traced, on_cpu = where_from(x)
+        dtype = np.dtype(x.own.dtype)
+        if on_cpu and not traced:
+            return jnp.asarray(mixtures.mixed(Mixture(*map(_exactly, x))), dtype)
+        return compute(mixed_masses, None, [], x._asdict(), dtype, False)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> jax.Array:
         """The weight of each decision, in the wider dtype of the log-probabilities."""

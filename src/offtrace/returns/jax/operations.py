@@ -17,6 +17,7 @@ from jax.tree_util import tree_map, tree_unflatten
 from offtrace.returns import operations
 from offtrace.returns.jax import by_lag, kernels
 from offtrace.returns.jax.float64_programs import Numbers
+from offtrace.returns.mixtures import Loops, Mixture, mixed
 from offtrace.returns.operations import Operations, Rows, corrections, following, read_rows
 from offtrace.returns.weights import scan
 from offtrace.returns.weights.decisions import ONE_A_ROW, Weighing
@@ -106,6 +107,18 @@ def matrix(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[s
     x = read_rows(do, rule, (T, T), arrays)
     Δ = corrections(do, rule, x, jnp.eye(T))
     return jnp.where(x.valid & x.valid.T, Δ, 0.0).T
+
+
+LOOPS = Loops(
+    repeat=lambda n, body, state: lax.fori_loop(0, n, body, state),
+    count=lambda z, x: jnp.searchsorted(z, x, side="right"),
+    take=lambda array, index: jnp.take_along_axis(array, index, -1),
+)
+
+
+def mixed_masses(given: None, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
+    """The masses of projected mixtures."""
+    return mixed(jnp, LOOPS, Mixture(**real))
 
 
 def weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:

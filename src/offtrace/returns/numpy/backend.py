@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike
 from offtrace.arrays import NumPyKind
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed, needed_on_states
-from offtrace.returns.numpy import custom, every_pair, gradients, passes
+from offtrace.returns.mixtures import Mixture
+from offtrace.returns.numpy import custom, every_pair, gradients, mixtures, passes
 from offtrace.returns.numpy import weights as weights_of_rows
 from offtrace.returns.numpy.normal_form import lag_caps, normal_form
 from offtrace.returns.numpy.read_steps import goes_on, probabilities, td_errors
@@ -51,6 +52,10 @@ class NumPyBackend(NumPyKind, Backend[np.ndarray]):
         if len(x.shape) != 1:
             raise ValueError(f"coefficients takes one trajectory [T], got shape {x.shape}: pass one row")
         return coefficients(trace, x)
+
+    def mixed(self, x: Mixture) -> np.ndarray:
+        """By the compiled loop, in float64."""
+        return mixtures.mixed(x)
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> np.ndarray:
         """The weight of each decision, in the wider dtype of the log-probabilities."""

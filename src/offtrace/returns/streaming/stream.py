@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike
 from offtrace.returns.inputs import log_pi_of_greedy
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.streaming.eligibility_vector import Now, keeper
+from offtrace.returns.transforms import Transform, as_transform
 from offtrace.traces import Rule, Trace
 from offtrace.traces.trace_argument import as_rule, eligibility_of
 from offtrace.trajectory import LARGEST_LOG, SMALLEST_LOG, TOLERANCE
@@ -42,7 +43,8 @@ class Stream:
     of the step, counted from 0 when the stream is made, through all episodes.
 
     With `values="state"` it is a trace of state values: `step` takes `value` in the place of q, both log-probabilities, and where
-    the state is, or the gradient of its value.
+    the state is, or the gradient of its value. With a `transform` h, q, value and next_value are h of returns, δ is one of
+    returns, and gradients are those of h⁻¹(q).
 
     >>> import offtrace as ot
     >>> stream = Stream(ot.NonMarkovRetrace(lam=0.9), size=2)
@@ -59,7 +61,14 @@ class Stream:
     (array([1., 0.]), array([0.9, 2. ]))
     """
 
-    def __init__(self, trace: Rule, size: int, *, values: Literal["action", "state"] = "action") -> None:
+    def __init__(
+        self,
+        trace: Rule,
+        size: int,
+        *,
+        values: Literal["action", "state"] = "action",
+        transform: Transform | None = None,
+    ) -> None:
         if values not in ("action", "state"):
             raise ValueError(f'values must be "action" or "state", got {values!r}')
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -70,6 +79,7 @@ class Stream:
                 f"{trace.title} has no ratios: on state values its return is that of offtrace.targets, without q"
             )
         self.trace, self.size = eligibility_of(trace), int(size)
+        self._transform = None if transform is None else as_transform(transform)
         self.count = 0
         """How many steps the stream has taken."""
         self.delta = 0.0
@@ -128,8 +138,9 @@ class Stream:
         γ = _number("gamma", gamma)
         if not 0.0 <= γ <= 1.0:
             raise ValueError(f"gamma must lie in [0, 1], got {γ}")
-        ahead = 0.0 if terminated else γ * _number("next_value", next_value)
-        δ = _number("reward", reward) + ahead - _number(name, value if self._on_states else q)
+        v = 0.0 if terminated else self._as_return("next_value", next_value)
+        here = self._as_return(name, value if self._on_states else q)
+        δ = _number("reward", reward) + γ * v - here
         if not math.isfinite(δ):
             raise ValueError(f"the TD error is {δ}, though every input is finite: look for values of extreme size")
         now, ratio = self._see(where, pair, log_pi, log_mu, greedy)
@@ -143,13 +154,18 @@ class Stream:
             self._kept.enter(met)
             update = ratio * δ * self._kept.z
             if self._uncorrected and self._discount > 0.0:
-                update = update + (_number("q", q) - self._before) * self._older(now)
-        self._before = 0.0 if terminated else _number("next_value", next_value)
+                update = update + (here - self._before) * self._older(now)
+        self._before = v
         self._discount = 0.0 if terminated or truncated else γ
         self.delta, self.ratio, self.count, self._met = δ, ratio, self.count + 1, now
         if not np.isfinite(update).all():
             raise OverflowError(f"the update is not finite (δ is {δ:g}): a product of ratios overflowed; call reset()")
         return update
+
+    def _as_return(self, name: str, value: SupportsFloat | None) -> float:
+        """A value as a return."""
+        number = _number(name, value)
+        return number if self._transform is None else float(self._transform.inverse(np, np.float64(number)))
 
     def _older(self, now: Now) -> np.ndarray:
         """z without the start of this step."""

@@ -18,7 +18,9 @@ from torch import Tensor
 from offtrace.arrays import one_discount, refuse_text_and_flags
 from offtrace.returns.backend import Backend
 from offtrace.returns.inputs import agreed_rule, bounded, decisions, needed_on_states
+from offtrace.returns.mixtures import Loops, Mixture, mixed
 from offtrace.returns.numpy import backend as numpy_backend
+from offtrace.returns.numpy import mixtures
 from offtrace.returns.numpy import weights as numpy_weights
 from offtrace.returns.torch import weights as weight_tensors
 from offtrace.returns.torch.tensor_ops import in_double, in_tensors, on_states, seen_by_torch
@@ -90,6 +92,17 @@ class TorchBackend(Backend[Tensor]):
     ) -> tuple[Tensor, ...]:
         """Target, advantage and correction of state values."""
         return _correct(trace, agree(self, needed_on_states(self, trace, arrays)), None, differentiable, check)
+
+    def mixed(self, x: Mixture) -> Tensor:
+        """On the CPU by the compiled loop, on CUDA by a kernel, else by tensor operations; in float64."""
+        if not seen_by_torch(*x):
+            if x.own.is_cpu:
+                return torch.from_numpy(mixtures.mixed(Mixture(*map(self.as_numpy, x))))
+            if x.own.is_cuda:
+                from offtrace.returns.triton import mixtures as kernels
+
+                return kernels.mixed(x)
+        return mixed(torch, LOOPS, Mixture(*(a.double() for a in x)))
 
     def weights(self, trace: Trace, arrays: Mapping[str, object], how: Weighing, *, check: bool | None) -> Tensor:
         """The weight of each decision, in the wider dtype of the log-probabilities: on the CPU by the compiled loop."""
@@ -181,6 +194,19 @@ class TorchBackend(Backend[Tensor]):
 
 
 BACKEND = TorchBackend()
+
+
+def _repeat(n: int, body: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    for i in range(n):
+        state = body(i, state)
+    return state
+
+
+LOOPS = Loops(
+    repeat=_repeat,
+    count=lambda z, x: torch.searchsorted(z, x.contiguous(), right=True),
+    take=lambda array, index: torch.take_along_dim(array, index, -1),
+)
 
 
 def _correct(
