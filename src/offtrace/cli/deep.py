@@ -74,7 +74,7 @@ def train(
     config = configured(game, agent, trace, rule, of_agent)
     if keep < 1:
         raise ValueError(f"keep must be at least 1: no run resumes without a checkpoint, got {keep}")
-    from offtrace.deep.runs import train
+    from offtrace.deep import train
 
     named = f"{config.agent} " if config.agent != "replay" else ""
     name = re.sub(r"[^\w.-]+", "-", f"{config.game} {named}{spelt_rule(config)}").strip("-")
@@ -159,7 +159,7 @@ def play(
         trust: import whatever module the checkpoint names: that runs it
         output: the GIF; play-seed-N.gif in FOLDER by default
     """
-    from offtrace.deep.player import play
+    from offtrace.deep import play
 
     game = play(folder, seed=seed, episodes=episodes, steps=steps, epsilon=epsilon, trust=trust, modules=list(modules))
     path = game.save(output or folder / f"play-seed-{game.seed}.gif")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from tyro.conf import Positional, UseAppendAction, arg
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.whole_files import read_npz
 from offtrace.cli.options import Output
@@ -88,24 +88,19 @@ def arrays_of(file: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
 
 def _read(file: Path) -> dict[str, Any]:
     """All arrays of a file by their names; where a Parquet file has lists, its rows are these alone."""
-    try:
-        if file.suffix == ".npz":
-            return read_npz(file)
-        if file.suffix == ".safetensors":
+    if file.suffix == ".npz":
+        return read_npz(file)
+    if file.suffix == ".safetensors":
+        with from_extra("trainers", f"{file.name} needs the package"):
             from safetensors.numpy import load_file
-
-            return load_file(file)
-        if file.suffix == ".parquet":
+        return load_file(file)
+    if file.suffix == ".parquet":
+        with from_extra("logs", f"{file.name} needs the package"):
             import polars as pl
-
-            frame = pl.read_parquet(file)
-            rows = {
-                name: [row.to_numpy() for row in frame[name]] for name in frame.columns if frame[name].dtype == pl.List
-            }
-            return rows or {name: frame[name].to_numpy() for name in frame.columns}
-    except ModuleNotFoundError as error:
-        extra = "logs" if file.suffix == ".parquet" else "trainers"
-        raise ImportError(f"{file.name} needs the package {error.name}: {install(extra)}") from None
+        frame = pl.read_parquet(file)
+        lists = [name for name in frame.columns if frame[name].dtype == pl.List]
+        rows = {name: [row.to_numpy() for row in frame[name]] for name in lists}
+        return rows or {name: frame[name].to_numpy() for name in frame.columns}
     raise ValueError(f"{file} must end in .npz, .safetensors or .parquet")
 
 

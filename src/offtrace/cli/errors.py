@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
 
 SPELT = (
@@ -65,8 +64,6 @@ def as_sentences(command: str) -> Iterator[SimpleNamespace]:
             raise
         if command.startswith("logs"):
             words = in_words_of_the_command(words)
-        elif command.startswith("deep") and getattr(error, "name", "") in ("jax", "flax", "optax", "PIL"):
-            words += f": {install('deep')}"
         print(f"offtrace: {words}", file=sys.stderr)
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from offtrace._shared.extras import from_extra
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
@@ -75,9 +76,10 @@ class Game:
 
     def save(self, path: str | Path) -> Path:
         """Write a GIF. What is there already is replaced only when the new one is whole."""
-        from PIL import Image
+        with from_extra("deep", "pictures need"):
+            from PIL import Image
 
-        from offtrace.deep.drawing import captioned, picture_of
+            from offtrace.deep.drawing import captioned, picture_of
 
         path, title = Path(path), self.config.game.rsplit("/", 1)[-1]
         scale = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments])).max(axis=0)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.number_text import counted
 from offtrace._shared.whole_files import why_not_written, written_whole
@@ -367,10 +367,8 @@ def _rows(reader: sqlite3.Connection, table: str, problems: list[str]) -> Iterat
 
 def polars() -> Any:
     """Polars, which is an extra."""
-    try:
+    with from_extra("studies", "records of studies need"):
         import polars
-    except ImportError:
-        raise ImportError(f"records of studies need polars: {install('studies')}") from None
     return polars
 
 

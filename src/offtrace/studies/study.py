@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from offtrace._shared import notebook
 from offtrace._shared.cores import cores
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace.studies import environments, scheduler, spec, status
 from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.plan import Plan
@@ -289,10 +289,8 @@ class Study:
 
     def as_toml(self) -> str:
         """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
-        try:
+        with from_extra("studies", "writing a study needs"):
             import tomli_w
-        except ImportError:
-            raise ImportError(f"writing a study needs tomli-w: {install('studies')}") from None
         return tomli_w.dumps(spec.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
