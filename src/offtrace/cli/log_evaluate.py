@@ -51,10 +51,6 @@ class Evaluate(ByTrace, Reading):
     csv: str | None = None  # also write the estimates as CSV, a row for each estimator (and policy)
     seed: int = 0  # of the bootstrap and the folds
 
-    def kept(self) -> tuple[str, ...]:
-        """The columns of clusters and segments."""
-        return tuple(column for column in (self.cluster, self.by) if column is not None)
-
 
 PASSED = ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas", "estimators")
 """What `offtrace.logs.evaluate` takes as it is."""
@@ -74,7 +70,7 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     if truths is not None and len(truths) != len(targets):
         raise ValueError(f"--truths has {len(truths)} values for {len(targets)} policies")
     first = next(iter(targets.values()))
-    logs = options.read(first)
+    logs = options.read(first, options.cluster, options.by)
     say = (lambda text: None) if options.json else print
     if logs.report is not None:
         say(logs.report)

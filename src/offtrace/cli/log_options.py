@@ -42,8 +42,8 @@ class Dataset:
     # where no column says it: no episode was cut, or those whose last step is not terminated
     truncated: Literal["never", "at-end"] | None = None
 
-    def named(self) -> Columns:
-        """The columns that `--columns` names."""
+    def named(self, *further: str | None) -> Columns:
+        """The columns that `--columns` names, and further ones to keep."""
         names = [field.name for field in fields(Columns)]
         given: dict[str, Any] = {}  # `Columns` checks them
         for text in (word for words in self.columns for word in words):
@@ -55,12 +55,9 @@ class Dataset:
                 )
             several = tuple(column.split(","))
             given[what] = several if len(several) > 1 else column or None
-        given["keep"] = tuple(dict.fromkeys([*_several(given.get("keep")), *self.kept()]))
+        keep = given.get("keep") or ()
+        given["keep"] = tuple(dict.fromkeys([*([keep] if isinstance(keep, str) else keep), *filter(None, further)]))
         return Columns(**given)
-
-    def kept(self) -> tuple[str, ...]:
-        """Further columns that the command needs."""
-        return ()
 
     def cuts(self) -> Literal["never", "at end"] | None:
         """`--truncated` as `read` takes it."""
@@ -78,13 +75,13 @@ class Reading(Dataset):
     actions: Names = None
     states: Names = None  # their names in the order of the policy's rows, or how many there are
 
-    def read(self, target: Target | None) -> Logs:
-        """The logs, with the states and actions of the target policy."""
+    def read(self, target: Target | None, *further: str | None) -> Logs:
+        """The logs, with the states and actions of the target policy, and with further columns."""
         from offtrace.logs.reading.sources import read
 
         return read(
             self.dataset,
-            columns=self.named(),
+            columns=self.named(*further),
             truncated=self.cuts(),
             on_error=self.on_error,
             drop_at_most=self.drop_at_most,
@@ -106,10 +103,6 @@ class ByTrace(Dataset):
     def rule_of(self) -> Trace | None:
         """The trace with its parameters; None where none is named, nor any parameter."""
         return None if self.trace is None and not self.rule else named_or_in_file(self.trace or "rbis", self.rule)
-
-
-def _several(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return () if columns is None else (columns,) if isinstance(columns, str) else columns
 
 
 def names_given(texts: tuple[str, ...] | None) -> GivenNames:
