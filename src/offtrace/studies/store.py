@@ -365,16 +365,10 @@ def _rows(reader: sqlite3.Connection, table: str, problems: list[str]) -> Iterat
                 yield row
 
 
-def polars() -> Any:
-    """Polars, which is an extra."""
-    with from_extra("studies", "records of studies need"):
-        import polars
-    return polars
-
-
 def schema(kind: str) -> dict[str, Any]:
     """The columns of the frame of "rows" or "curves"."""
-    pl = polars()
+    with from_extra("studies", "records of studies need"):
+        import polars as pl
     S, F, N = pl.String, pl.Float64, pl.Int64
     unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
     operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
@@ -385,7 +379,9 @@ def schema(kind: str) -> dict[str, Any]:
 
 def frame(kind: str, units: Mapping[str, Unit], columns: Mapping[str, Mapping[str, np.ndarray]]) -> pl.DataFrame:
     """One frame of the arrays of all units, in the order of `units`; what a unit does not have is null."""
-    pl, wanted = polars(), schema(kind)
+    wanted = schema(kind)
+    import polars as pl
+
     present = [(unit, columns[id]) for id, unit in units.items() if columns.get(id)]
     lengths = np.array([len(arrays["seed" if kind == "rows" else "step"]) for _, arrays in present], dtype=np.int64)
     place = np.repeat(np.arange(len(present)), lengths)
