@@ -23,13 +23,9 @@ TRANSFORMED = {  # what rlax makes out of a function of multistep.py when it is 
     "transformed_n_step_returns": ("n_step_bootstrapped_returns", 2),
     "transformed_general_off_policy_returns_from_action_values": ("general_off_policy_returns_from_action_values", 0),
 }
-DISTRIBUTION = "learn a distribution of returns, not a value"
 TRANSITION = "read one transition: there is no trace"
 TRANSFORM = "transform values, and compute no return"
 REASONS = {
-    **dict.fromkeys(("categorical_l2_project", "categorical_td_learning", "categorical_q_learning"), DISTRIBUTION),
-    **dict.fromkeys(("categorical_double_q_learning", "quantile_regression_loss"), DISTRIBUTION),
-    **dict.fromkeys(("quantile_q_learning", "quantile_expected_sarsa"), DISTRIBUTION),
     **dict.fromkeys(("td_learning", "sarsa", "expected_sarsa", "q_learning", "double_q_learning"), TRANSITION),
     **dict.fromkeys(("persistent_q_learning", "qv_learning", "qv_max"), TRANSITION),
     **dict.fromkeys(("compose_tx", "muzero_pair", "twohot_pair", "unbiased_transform_pair"), TRANSFORM),

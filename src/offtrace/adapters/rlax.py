@@ -28,6 +28,15 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"offtrace.adapters.rlax needs JAX ({error}): {install('jax')}") from None
 
+from offtrace.adapters.rlax_distributions import (
+    categorical_double_q_learning,
+    categorical_l2_project,
+    categorical_q_learning,
+    categorical_td_learning,
+    quantile_expected_sarsa,
+    quantile_q_learning,
+    quantile_regression_loss,
+)
 from offtrace.adapters.rlax_returns import (
     after_first,
     by_step,
@@ -56,6 +65,10 @@ from offtrace.traces import Rule
 
 __all__ = [
     "VTraceOutput",
+    "categorical_double_q_learning",
+    "categorical_l2_project",
+    "categorical_q_learning",
+    "categorical_td_learning",
     "discounted_returns",
     "general_off_policy_returns_from_action_values",
     "general_off_policy_returns_from_q_and_v",
@@ -66,6 +79,9 @@ __all__ = [
     "n_step_bootstrapped_returns",
     "q_errors",
     "q_lambda",
+    "quantile_expected_sarsa",
+    "quantile_q_learning",
+    "quantile_regression_loss",
     "retrace",
     "retrace_continuous",
     "sarsa_lambda",
