@@ -105,7 +105,7 @@ def pyplot_and_colors() -> tuple[ModuleType, ModuleType]:
 
 
 def for_return(figure: Figure) -> Figure:
-    """The figure, as a function returns it: a notebook shows the value of a cell, and once more each figure that is open."""
+    """The figure, as a function returns it: a notebook shows the value of a cell, and each figure that is open a second time."""
     if in_notebook():
         pyplot_and_colors()[0].close(figure)
     return figure
