@@ -6,18 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.deep.settings import (
-    ABOVE_0,
-    AT_LEAST_0,
-    DEFAULT_TRACE,
-    NATURAL,
-    POSITIVE,
-    SHARE,
-    ActsByValues,
-    Settings,
-    checks,
-    one_of,
-)
+from offtrace.deep.settings import ABOVE_0, AT_LEAST_0, NATURAL, POSITIVE, SHARE, ActsByValues, Settings, checks, one_of
 from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
 
 OF_PQN = PengQ(lam=0.65)
@@ -155,7 +144,7 @@ class Config(WithMemory, ActsByValues):
 
     def for_programs(self) -> Self:
         """Leave a rule that evaluates a mixture as it is: what the memory keeps depends on it."""
-        return replace(self, trace=self.trace if self.trace.mixture else DEFAULT_TRACE, frames=self.begin + 1)
+        return replace(self, frames=self.begin + 1) if self.trace.mixture else super().for_programs()
 
     @property
     def cures(self) -> str:
