@@ -386,6 +386,15 @@ def test_the_actor_critic_with_a_lagged_actor(capsys: pytest.CaptureFixture[str]
     assert np.ptp(losses(older)) > 1e-3
 
 
+def test_fast_td3_runs_with_each_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    example: Any = runpy.run_path(str(EXAMPLES / "fast_td3_torch.py"))
+    args = example["Args"](steps=480, envs=2, warm_up=100, batch=8, length=4, hidden=16, atoms=11)
+    found = example["main"](args)
+    assert list(found) == ["n-step", "retrace", "rbis"]
+    assert all(-2_000 < mean < 0 for mean in found.values())
+    assert len(capsys.readouterr().out.splitlines()) == 3 * 5
+
+
 @pytest.mark.parametrize("trace", ["rbis", "peng-q"])
 def test_the_file_in_the_manner_of_cleanrl_runs(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     example: Any = runpy.run_path(str(EXAMPLES / "pqn_cleanrl.py"))

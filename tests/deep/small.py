@@ -8,7 +8,7 @@ from typing import Any
 import offtrace as ot
 from offtrace import cli
 from offtrace.cli import deep
-from offtrace.deep import ACER, PQN, QRC, Config, Settings, StreamAC, StreamQ
+from offtrace.deep import ACER, PQN, QRC, Categorical, Config, Settings, StreamAC, StreamQ
 
 CONFIG = Config(
     game="CartPole-v1", trace=ot.RBIS(lam=0.9), frames=1_600, envs=4, every=16, batch=4, length=8, warm_up=100,
@@ -47,6 +47,26 @@ LEARNERS: dict[str, tuple[Settings, float]] = {
             capacity=4_000,
             warm_up=500,
             learning_rate=2e-3,
+        ),
+        50.0,
+    ),
+    "categorical": (
+        Categorical(
+            **{**GAME, "hidden": (64, 64), "explore_frames": 3_000},
+            frames=8_000,
+            envs=8,
+            every=8,
+            batch=16,
+            length=8,
+            gamma=0.95,
+            capacity=8_000,
+            warm_up=500,
+            target_every=1,
+            target_rate=0.02,
+            trace=ot.Retrace(lam=0.9),
+            atoms=41,
+            least=0.0,
+            most=20.0,
         ),
         50.0,
     ),

@@ -152,6 +152,7 @@ def test_every_field_is_an_option() -> None:
     words = {
         "hidden": "64,32",
         "loss": "squared",
+        "transform": "symlog",
         "policies": "softmax",
         "choose_lam": "median",
         "every": "128",
@@ -207,7 +208,10 @@ def test_any_rule_with_its_parameters(given: list[str], made: Any) -> None:
         (["CartPole-v1", "--trace", "n-step", "--lam", "0.9"], "NStep has no parameter 'lam'. It takes: n"),
         (["CartPole-v1", "--trace", "rbis", "--lam", "1.5"], "lam must lie in [0, 1], got 1.5"),
         (["CartPole-v1", "--trace", "c-trace", "--agent", "pqn"], "needs μ of all actions"),
-        (["CartPole-v1", "--agent", "pqn", "--batch", "8"], "--batch is an option of replay, acer, not of pqn"),
+        (
+            ["CartPole-v1", "--agent", "pqn", "--batch", "8"],
+            "--batch is an option of replay, categorical, acer, not of pqn",
+        ),
         (["CartPole-v1", "--keep", "0"], "keep must be at least 1"),
         (["CartPole-v1", "--seeds", "0"], "seeds is empty"),
         (["CartPole-v1", "--every", "3"], "every must be a multiple of envs = 64"),

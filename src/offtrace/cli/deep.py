@@ -49,7 +49,7 @@ def _agent_options() -> Any:
 def train(
     game: Positional[str],
     *,
-    agent: Literal["replay", "pqn", "stream-q", "stream-ac", "qrc", "acer"] = "replay",
+    agent: Literal["replay", "pqn", "stream-q", "stream-ac", "qrc", "acer", "categorical"] = "replay",
     seeds: int = 1,
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None,
     keep: int = 2,

@@ -12,7 +12,7 @@ from offtrace._shared.extras import from_extra
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
-    from offtrace.deep.config import ACER, PQN, QRC, Config, StreamAC, StreamQ
+    from offtrace.deep.config import ACER, PQN, QRC, Categorical, Config, StreamAC, StreamQ
     from offtrace.deep.player import Game, play
     from offtrace.deep.runs import DivergedError, LearningError, Trained, train
     from offtrace.deep.settings import Settings
@@ -21,6 +21,7 @@ __all__ = [
     "ACER",
     "PQN",
     "QRC",
+    "Categorical",
     "CheckpointError",
     "Config",
     "DivergedError",

@@ -7,6 +7,7 @@ than a bound, in the mean of the squares, found by bisection; if not even λ = 0
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from offtrace.deep.agent import Trajectory
-from offtrace.returns import targets
 from offtrace.traces import Rule
 
 CANDIDATES, HALVINGS = 21, 7
@@ -28,13 +28,13 @@ def with_lam(trace: Rule, lam: Array) -> Rule:
     return replace(trace, **given)
 
 
-def median(trace: Rule, x: Trajectory) -> Array:
+def median(targets: Callable[..., Array], trace: Rule, x: Trajectory) -> Array:
     """Return the medians of the targets over λ, [n, steps]."""
     each = jax.vmap(lambda lam: targets(with_lam(trace, lam), **x))(jnp.linspace(0.0, 1.0, CANDIDATES))
     return jnp.median(each, axis=0)
 
 
-def bounded(trace: Rule, x: Trajectory, bound: float) -> Array:
+def bounded(targets: Callable[..., Array], trace: Rule, x: Trajectory, bound: float) -> Array:
     """Return the targets of each sequence with the largest λ that keeps their mean squared error below the bound, [n, steps]."""
     rows = {name: value for name, value in x.items() if isinstance(value, Array)}
     others = {name: value for name, value in x.items() if name not in rows}

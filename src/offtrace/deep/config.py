@@ -99,6 +99,7 @@ class Config(WithMemory, ActsByValues):
         **checks(SHARE, "priority", "correction"),
         "target_rate": (lambda x: 0 < x <= 1, "within (0, 1]"),
         "loss": one_of("huber", "squared"),
+        "transform": one_of("none", "hyperbolic", "symlog"),
         "choose_lam": one_of("given", "median", "bounded"),
         "error_bound": AT_LEAST_0,
     }
@@ -123,6 +124,8 @@ class Config(WithMemory, ActsByValues):
     """The dynamic λ of DQN(λ): the median of the targets over λ, or the largest λ whose errors are below `error_bound`."""
     error_bound: float = 0.01
     """The largest mean squared error of a sequence's targets, with choose_lam = "bounded"."""
+    transform: Literal["none", "hyperbolic", "symlog"] = "none"
+    """The scale of the network's values: returns, or R2D2's signed hyperbolic or the signed logarithm of them."""
 
     def __post_init__(self) -> None:
         self.require("burn_in", NATURAL[0](self.burn_in), NATURAL[1])  # before the window that it makes longer
@@ -153,6 +156,39 @@ class Config(WithMemory, ActsByValues):
             f"{super().cures}, loss='huber', a larger target_every (it is {self.target_every}), or a trace whose coefficients "
             "are bounded, such as Retrace or RBIS"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Config):
+    """The replay agent with a categorical critic (C51, Bellemare et al. 2017), whose targets are distributions by any trace.
+
+    >>> from offtrace.deep import Categorical
+    >>> Categorical(game="CartPole-v1", most=100.0).atoms
+    51
+    """
+
+    agent: ClassVar = "categorical"
+    home: ClassVar = "categorical:CategoricalAgent"
+    title: ClassVar = "the replay agent with a categorical critic, whose targets are distributions"
+    checks: ClassVar = {
+        "atoms": (lambda x: isinstance(x, int) and x >= 2, "a whole number ≥ 2"),
+        "minibatches": (lambda x: x == 1, "1: distributions are learned from at once"),
+        **checks((lambda x: x == "given", '"given": its λ is not chosen'), "choose_lam"),
+        **checks((lambda x: x == "none", '"none": its atoms are returns'), "transform"),
+    }
+
+    atoms: int = 51
+    """Atoms of the support, evenly spaced."""
+    least: float = -10.0
+    """The first atom, in discounted returns."""
+    most: float = 10.0
+    """The last atom."""
+    clip_masses: bool = True
+    """Negative masses of a target become 0: their cross-entropy has no lower bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("most", self.most > self.least, f"above least = {self.least}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +370,7 @@ class QRC(StreamingValues):
     """How strongly the weights of h are drawn to 0; with 0 it is QC(λ)."""
 
 
-AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, PQN, StreamQ, StreamAC, QRC, ACER)}
+AGENTS: dict[str, type[Settings]] = {cls.agent: cls for cls in (Config, Categorical, PQN, StreamQ, StreamAC, QRC, ACER)}
 """The configurations by the names of their agents."""
 
 

@@ -24,8 +24,11 @@ from offtrace.deep.games import Stepped
 from offtrace.deep.networks import Fitted, Network, Optimizer, Weights
 from offtrace.deep.replay_memory import Memory, Sequences
 from offtrace.deep.settings import DEFAULT_TRACE
-from offtrace.returns import targets
+from offtrace.returns import SignedHyperbolic, SymLog, Transform, targets
 from offtrace.traces import Rule, Trace, pytrees
+
+TRANSFORMS: dict[str, Transform | None] = {"none": None, "hyperbolic": SignedHyperbolic(), "symlog": SymLog()}
+"""The scales of the values that a network predicts, by their names in the configuration."""
 
 
 class Learner(NamedTuple):
@@ -46,10 +49,15 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
 
     def __init__(self, config: Config, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
+        self.transform = TRANSFORMS[config.transform]
         self.mixes, self.adapts = config.trace.mixture, isinstance(config.trace, Trace) and config.trace.adaptive
         pytrees.register(type(config.trace))  # it may have been made before JAX was imported
-        self.network = Network(shape, actions, config.hidden)
+        self.network = self.make_network()
         self.optimizer = Optimizer(optax.adam(config.learning_rate, eps=1e-5), config.clip)
+
+    def make_network(self) -> Network:
+        """Make the network that learns."""
+        return Network(self.shape, self.actions, self.config.hidden)
 
     def first(self, key: Array) -> Learner:
         """Make what there is before anything has been learned."""
@@ -69,7 +77,11 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
 
     def values(self, learner: Learner, observation: Array) -> Array:
         """Return Q(s, ·) [n, A] of observations [n, …]."""
-        return self.network(learner.weights, observation)
+        return self.of_weights(learner.weights, observation)
+
+    def of_weights(self, weights: Weights, observation: Array) -> Array:
+        """Return Q(s, ·) [..., A] of observations [..., *shape] by a network of these weights."""
+        return self.network(weights, observation)
 
     def remember(
         self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
@@ -85,21 +97,31 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         action = jax.random.categorical(key, μ)
         return Acted(action, μ if self.mixes else of_action(μ, action))
 
-    def trajectory(self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE) -> Trajectory:
-        """Return what `offtrace.targets` is given; `online` is Q of the current network at all observations [n, steps + 1, A].
+    def target_values(self, learner: Learner, drawn: Sequences) -> Array:
+        """Return Q of the target network at all observations of the sequences, [n, steps + 1, A]."""
+        return self.of_weights(learner.target, drawn.observation)
 
-        The next value is that of the policy which the trace evaluates: π, or a mixture of π and μ.
-        """
-        c = self.config
-        fixed = self.network(learner.target, drawn.observation)
-        chosen_by = online if c.double else fixed
-        π = evaluated = self.target_policy(chosen_by)
+    def policies(
+        self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE
+    ) -> tuple[Array, Array]:
+        """Return π, and the policy that the trace evaluates: π, or a mixture of π and μ; both [n, steps + 1, A]."""
+        π = self.target_policy(online if self.config.double else self.target_values(learner, drawn))
         if self.mixes and isinstance(trace, Trace) and drawn.all_log_mu is not None:
-            evaluated = trace.target_share * π + (1.0 - trace.target_share) * jnp.exp(drawn.all_log_mu)
+            return π, trace.target_share * π + (1.0 - trace.target_share) * jnp.exp(drawn.all_log_mu)
+        return π, π
+
+    def trajectory(self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE) -> Trajectory:
+        """Return what `offtrace.targets` is given; `online` is Q of the current network at all observations [n, steps + 1, A]."""
+        c, fixed = self.config, self.target_values(learner, drawn)
+        chosen_by = online if c.double else fixed
+        π, evaluated = self.policies(learner, drawn, online, trace)
+        h = self.transform
+        returns = fixed if h is None else h.inverse(jnp, fixed)
+        next_value = jnp.sum(evaluated[:, 1:] * returns[:, 1:], axis=-1)
         return {
             "reward": drawn.reward,
             "q": of_action(fixed[:, :-1], drawn.action),
-            "next_value": jnp.sum(evaluated[:, 1:] * fixed[:, 1:], axis=-1),
+            "next_value": next_value if h is None else h.forward(jnp, next_value),
             "terminated": drawn.terminated,
             "truncated": drawn.truncated,
             "valid": drawn.valid,
@@ -148,16 +170,16 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
 
     def targets(self, trace: Rule, x: Trajectory) -> Array:
         """Return the targets of sequences, with the λ of the trace or with one that they choose."""
-        how = self.config.choose_lam
+        how, compute = self.config.choose_lam, partial(targets, transform=self.transform)
         if how == "median":
-            return chosen_lam.median(trace, x)
-        return targets(trace, **x) if how == "given" else chosen_lam.bounded(trace, x, self.config.error_bound)
+            return chosen_lam.median(compute, trace, x)
+        return compute(trace, **x) if how == "given" else chosen_lam.bounded(compute, trace, x, self.config.error_bound)
 
     def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
         weight = self.counted(drawn)
 
         def objective(weights: Weights) -> tuple[Array, Array]:
-            online = self.network(weights, drawn.observation)
+            online = self.of_weights(weights, drawn.observation)
             target = self.targets(trace, self.trajectory(learner, drawn, lax.stop_gradient(online), trace))
             error = target - of_action(online[:, :-1], drawn.action)
             return self.loss(error, weight), error
@@ -185,7 +207,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
             observation, action, wanted, weight = (a[some] for a in flat)
 
             def objective(weights: Weights) -> Array:
-                return self.loss(wanted - of_action(self.network(weights, observation), action), weight)
+                return self.loss(wanted - of_action(self.of_weights(weights, observation), action), weight)
 
             loss, gradient = jax.value_and_grad(objective)(learner.weights)
             return self._stepped(learner, gradient), loss

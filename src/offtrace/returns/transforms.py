@@ -173,6 +173,6 @@ def ascending(do: Backend[Array], support: Array) -> Any:
     z: Any = do.array("support", support)
     if z.ndim != 1 or z.shape[0] < 2 or do.letter(z.dtype) in "biu":
         raise ValueError(f"support must hold two or more floats [N], got {z.dtype} of shape {tuple(z.shape)}")
-    if do.looks(None, {"support": z}) and not bool((z[1:] > z[:-1]).all()):
+    if do.looks(None, {"support": z}) and not (np.diff(do.as_numpy(z)) > 0).all():
         raise ValueError("support must ascend: each atom must be above the one before")
     return z
