@@ -269,11 +269,12 @@ def test_what_is_wrong_is_named():
     refused("truncated", TypeError, truncated=None)
     atoms = {"atoms": np.zeros((1, 3, 2)), "next_atoms": np.zeros((1, 3, 2))}
     steps = {name: a for name, a in arrays.items() if not name.endswith("probabilities")}
-    for words, changed in (
+    cases: Any = (
         (r"atoms must be finite, got .* at index \[0, 1\]", {"atoms": np.array([[[0, 0], [np.nan, 0], [0, 0.0]]])}),
         ("next_weights must hold probabilities that sum to 1", {"next_weights": np.ones((1, 3, 2))}),
         ("next_weights are of 3 atoms but next_atoms are 2", {"next_weights": np.ones((1, 3, 3)) / 3}),
-    ):
+    )
+    for words, changed in cases:
         with pytest.raises(ValueError, match=words):
             ot.quantile_targets(ot.Retrace(), **steps, **atoms | changed)
     refused(r"next_probabilities has shape \(1, 3\)", next_probabilities=np.ones((1, 3)))
