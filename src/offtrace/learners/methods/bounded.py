@@ -115,7 +115,11 @@ class HistoryTD(Method):
 @register_method
 @dataclass(frozen=True)
 class BoundedTD(HistoryTD):
-    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does."""
+    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does.
+
+    >>> BoundedTD(bound=2.0).title
+    'TD with ‖e‖ ≤ 2'
+    """
 
     bound: float = number(1.0)
     """C."""

@@ -102,7 +102,11 @@ class GradientTD(Method):
 @register_method
 @dataclass(frozen=True)
 class GTD(GradientTD):
-    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error."""
+    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error.
+
+    >>> GTD(0.9, eta=0.5).title
+    'GTD(0.9)'
+    """
 
     kappa: ClassVar[float] = 0.0
     step_reads: ClassVar = ("eta", "kappa")
@@ -144,7 +148,11 @@ def _gtd2_step(t: Transition, m: Store, x: Vectors) -> tuple[float, float]:
 @register_method
 @dataclass(frozen=True)
 class GTD2(GradientTD):
-    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it."""
+    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it.
+
+    >>> GTD2(0.9, eta=0.5).title
+    'GTD2(0.9)'
+    """
 
     name: ClassVar = "GTD2(λ)"
     aliases: ClassVar = ("gtd2", "gtd2(lambda)")
@@ -163,7 +171,11 @@ class GTD2(GradientTD):
 @register_method
 @dataclass(frozen=True)
 class PGTD2(GradientTD):
-    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves."""
+    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves.
+
+    >>> PGTD2(0.9, eta=0.5).title
+    'PGTD2(0.9)'
+    """
 
     name: ClassVar = "PGTD2(λ)"
     aliases: ClassVar = ("pgtd2", "proximal gtd2", "gtd2-mp", "pgtd2(lambda)")
@@ -191,7 +203,11 @@ class PGTD2(GradientTD):
 @register_method
 @dataclass(frozen=True)
 class TDRC(GTD):
-    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step."""
+    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step.
+
+    >>> TDRC(0.9).title
+    'TDRC(0.9)'
+    """
 
     kappa: float = number(1.0)  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -208,7 +224,11 @@ class TDRC(GTD):
 @register_method
 @dataclass(frozen=True)
 class HTD(GradientTD):
-    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy."""
+    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy.
+
+    >>> HTD(0.9).title
+    'HTD(0.9)'
+    """
 
     traces: ClassVar = ("z_b",)
     name: ClassVar = "HTD(λ)"
@@ -370,7 +390,11 @@ class GradientTrace(Method):
 @register_method
 @dataclass(frozen=True)
 class GradientABQ(GradientTrace):
-    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given."""
+    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given.
+
+    >>> GradientABQ(zeta=0.5).title
+    'Gradient ABQ(0.5)'
+    """
 
     of: ABQ = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     zeta: float = 0.5

@@ -59,7 +59,11 @@ from offtrace.traces import QLambda
 @register_method
 @dataclass(frozen=True)
 class ETD(LambdaMethod):
-    """ETD(λ), emphatic TD."""
+    """ETD(λ), emphatic TD.
+
+    >>> ETD(0.9).title
+    'ETD(0.9)'
+    """
 
     values: ClassVar = "state"
     traces: ClassVar = ("z",)
@@ -88,7 +92,11 @@ class ETD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class ETDLB(ETD):
-    """ETD(λ, β): β in the place of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ)."""
+    """ETD(λ, β): β in the place of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ).
+
+    >>> ETDLB(0.9, beta=0.8).title
+    'ETD(0.9, 0.8)'
+    """
 
     beta: float = number(0.8, high=1.0)
 
@@ -103,7 +111,11 @@ class ETDLB(ETD):
 @register_method
 @dataclass(frozen=True)
 class PTD(LambdaMethod):
-    """PTD(λ), on state values."""
+    """PTD(λ), on state values.
+
+    >>> PTD(0.9).title
+    'PTD(0.9)'
+    """
 
     values: ClassVar = "state"
     traces: ClassVar = ("e", "u")
@@ -133,7 +145,11 @@ class PTD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class PQ(PTD):
-    """PQ(λ), on action values."""
+    """PQ(λ), on action values.
+
+    >>> PQ(0.9).title
+    'PQ(0.9)'
+    """
 
     values: ClassVar = "action"
     expects: ClassVar = True
@@ -159,7 +175,11 @@ class PQ(PTD):
 @register_method
 @dataclass(frozen=True)
 class TrueOnlineTD(LambdaMethod):
-    """True online TD(λ), on state values."""
+    """True online TD(λ), on state values.
+
+    >>> TrueOnlineTD(0.9).title
+    'True online TD(0.9)'
+    """
 
     rule: ClassVar = QLambda
     values: ClassVar = "state"
@@ -192,7 +212,11 @@ class TrueOnlineTD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class TrueOnlineSarsa(TrueOnlineTD):
-    """True online Sarsa(λ), on action values. It learns about the policy that acts; in `control` that is how it improves."""
+    """True online Sarsa(λ), on action values. It learns about the policy that acts; in `control` that is how it improves.
+
+    >>> TrueOnlineSarsa(0.9).title
+    'True online Sarsa(0.9)'
+    """
 
     values: ClassVar = "action"
     sampled: ClassVar = True

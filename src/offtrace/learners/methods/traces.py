@@ -122,7 +122,11 @@ class UncorrectedLearner(Method):
 @register_method
 @dataclass(frozen=True)
 class Sarsa(LambdaMethod):
-    """Sarsa(λ), with accumulating traces. It learns about the policy that acts."""
+    """Sarsa(λ), with accumulating traces. It learns about the policy that acts.
+
+    >>> Sarsa(0.9).title
+    'Sarsa(0.9)'
+    """
 
     in_loop: ClassVar = True
     sampled: ClassVar = True
@@ -165,7 +169,11 @@ _OFF_POLICY = "may diverge with features off-policy; with a table it converges t
 @register_method
 @dataclass(frozen=True)
 class TD(LambdaMethod):
-    """Off-policy TD(λ) with importance sampling; on-policy it is TD(λ)."""
+    """Off-policy TD(λ) with importance sampling; on-policy it is TD(λ).
+
+    >>> TD(lam=0.9).title
+    'TD(0.9)'
+    """
 
     values: ClassVar = "state"
     in_loop: ClassVar = True
@@ -185,7 +193,11 @@ class TD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class TreeBackupTD(TD):
-    """Tree Backup(λ) on state values: coefficients λπ, so that only δ carries a ratio."""
+    """Tree Backup(λ) on state values: coefficients λπ, so that only δ carries a ratio.
+
+    >>> TreeBackupTD(lam=0.9).title
+    'Tree Backup(0.9) on states'
+    """
 
     rule: ClassVar = TreeBackup
     name: ClassVar = "Tree Backup(λ) on states"
@@ -220,7 +232,11 @@ class VTraceTD(TD):
 @register_method
 @dataclass(frozen=True)
 class ABTD(RuleMethod):
-    """ABTD(ζ): action-dependent bootstrapping, without ratios in its coefficients. ψ0 and ψ_max are those of the policies."""
+    """ABTD(ζ): action-dependent bootstrapping, without ratios in its coefficients. ψ0 and ψ_max are those of the policies.
+
+    >>> ABTD(zeta=0.5).title
+    'ABTD(0.5)'
+    """
 
     zeta: float = 0.5
     psi0: float | None = None
