@@ -1,6 +1,6 @@
 """What each weighting of a policy gradient is off by, exactly: its bias and variance on small token MDPs, as rows grow.
 
-    .venv/bin/python benchmarks/policy_table.py            prints the tables, and writes them to docs/policy_table.inc (for policy.md)
+    .venv/bin/python benchmarks/policy_table.py            prints the tables, and writes them to docs/policy_table.inc
     .venv/bin/python benchmarks/policy_table.py --figure   also draws docs/policy.png
 
 Nothing is sampled: short rows are listed one by one (`offtrace.policy.token_rows`), long ones are counted together where they
