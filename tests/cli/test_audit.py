@@ -19,7 +19,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    def stand_in(progress=None):
+    def stand_in(progress=None, **_):
         if progress:
             progress(0, 2, "a | b")
             progress(2, 2, "")
