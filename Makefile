@@ -4,7 +4,7 @@
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make check formatting, lint, layers and types
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md
-# make peers the tests of rlax, torchrl, Stable-Baselines3, tianshou and verl with ours inside; counts into docs/libraries.md
+# make peers the tests of rlax, torchrl, Stable-Baselines3, tianshou and verl with ours inside; counts into docs/peers.inc
 # make dist  wheel and sdist, installed and tried where nothing else is
 # make oldest the oldest versions of Python and of our dependencies that we claim, really tried
 # make docs  the documentation, into docs/_build/html

@@ -1,6 +1,6 @@
 """What each named loss's gradient is off by, exactly, on small token MDPs, for docs/losses.md.
 
-    .venv/bin/python benchmarks/loss_table.py            prints the table
+    .venv/bin/python benchmarks/loss_table.py            prints the tables and writes docs/losses_short.inc, losses_long.inc
     .venv/bin/python benchmarks/loss_table.py --figure   also draws docs/losses.png
 
 Nothing is sampled: all rows of an MDP are listed, and long ones counted (`long_losses`). π, π_prox and μ are apart: μ is as of
@@ -49,23 +49,28 @@ def long_cell(name: str, kind: str, tokens: int, ratio: float) -> tuple[float, f
     return g.bias, g.spread, g.alignment(ROWS)
 
 
-def printed(table: dict[str, list[tuple[float, float, float]]], heads: list[str]) -> None:
+def as_markdown(table: dict[str, list[tuple[float, float, float]]], heads: list[str]) -> str:
     """A table as Markdown."""
-    print(f"| loss | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
+    lines = [f"| loss | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     for name, cells in table.items():
-        print(f"| {AGAINST_MU.get(name, name)} | " + " | ".join(f"{b:.2f}, **{a:.2f}**" for b, _, a in cells) + " |")
+        lines.append(
+            f"| {AGAINST_MU.get(name, name)} | " + " | ".join(f"{b:.2f}, **{a:.2f}**" for b, _, a in cells) + " |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Print, and draw."""
+    """Print and write the tables; draw if asked to."""
     shown = [name for name in losses() if name not in SAME]
     columns = [(tokens, drift) for tokens in TOKENS for drift in DRIFTS]
     table = {name: [cell(name, *column) for column in columns] for name in shown}
-    printed(table, [f"{tokens} tokens, {drift:g}" for tokens, drift in columns])
-    print()
+    short_rows = as_markdown(table, [f"{tokens} tokens, {drift:g}" for tokens, drift in columns])
     long_columns = [(*rows, ratio) for rows in LONG for ratio in RATIOS]
     long_table = {name: [long_cell(name, *column) for column in long_columns] for name in shown if name != "gmpo"}
-    printed(long_table, [f"{kind}, {tokens} tokens, {ratio:g}" for kind, tokens, ratio in long_columns])
+    long_rows = as_markdown(long_table, [f"{kind}, {tokens} tokens, {ratio:g}" for kind, tokens, ratio in long_columns])
+    print(short_rows, long_rows, sep="\n")
+    (DOCS / "losses_short.inc").write_text(short_rows)
+    (DOCS / "losses_long.inc").write_text(long_rows)
     if "--figure" in sys.argv:
         draw(table, columns)
 

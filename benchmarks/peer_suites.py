@@ -6,8 +6,8 @@ Each library runs in an environment of its own in `.bench/`, or in the developme
 that. The tests of rlax and verl come with their packages. Those of the others come from a clone below
 `.bench/checkouts/`; a library without its clone is left out, and the exit status is then 1, as it is where a test
 fails. `ours_in_NAME.py` puts ours in, and says which tests of a file cannot apply, and why; all the others run. Without
-a NAME, our own tests and scripts that need these libraries or TRL run too, and the counts are written into
-docs/libraries.md.
+a NAME, our own tests and scripts that need these libraries or TRL run too, and the counts are written to
+docs/peers.inc, which docs/libraries.md includes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from environments import HOME, ROOT, ensure, variables
 
 CHECKOUTS = HOME / "checkouts"
-PAGE = ROOT / "docs" / "libraries.md"
+TABLE = ROOT / "docs" / "peers.inc"
 ALONE = ["-q", "-o", "addopts=", "-p", "no:cacheprovider", "--import-mode=importlib"]
-BEGIN, END = "<!-- written by make peers -->", "<!-- end of what make peers writes -->"
 # fmt: off
 SB3 = ["run", "identity", "deterministic", "predict", "save_load", "train_eval_mode", "custom_policy", "callbacks",
        "spaces", "cnn", "her"]
@@ -195,10 +194,8 @@ def main() -> int:
             for test in file["failed"]:
                 print(f"FAILED {file['file']} {test}")
     if list(counts) == list(SUITES):
-        text = PAGE.read_text()
-        before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}\n\n{table(counts)}\n\n{END}{after}")
-        print(f"\nwritten into {PAGE.relative_to(ROOT)}")
+        TABLE.write_text(table(counts) + "\n")
+        print(f"\nwritten to {TABLE.relative_to(ROOT)}")
     return 0 if good else 1
 
 

@@ -1,6 +1,6 @@
 """What each weighting of a policy gradient is off by, exactly: its bias and variance on small token MDPs, as rows grow.
 
-    .venv/bin/python benchmarks/policy_table.py            prints the tables, and keeps them in docs/policy_table.md
+    .venv/bin/python benchmarks/policy_table.py            prints the tables, and writes them to docs/policy_table.inc
     .venv/bin/python benchmarks/policy_table.py --figure   also draws docs/policy.png
 
 Nothing is sampled: short rows are listed one by one (`offtrace.policy.token_rows`), long ones are counted together where they
@@ -179,15 +179,13 @@ def cells_of_long(m: GradientMoments) -> list[str]:
 def page(
     short: tuple[int, ...] = SHORT, forgets: tuple[int, ...] = LONG, remembers: tuple[int, ...] = LONG[:-1]
 ) -> str:
-    """The whole page."""
-    parts = [HEAD, "## Short rows, all of them listed\n\n" + ABOUT_SHORT, *map(short_rows, short)]
-    parts += ["## Long rows, counted together\n\n" + ABOUT_LONG, long_rows("forgets", forgets)]
+    """All tables."""
+    parts = [HEAD, "### Short rows, all of them listed\n\n" + ABOUT_SHORT, *map(short_rows, short)]
+    parts += ["### Long rows, counted together\n\n" + ABOUT_LONG, long_rows("forgets", forgets)]
     return "\n\n".join([*parts, long_rows("remembers", remembers)]) + "\n"
 
 
-HEAD = f"""# The tables of policy gradients
-
-Made by `python benchmarks/policy_table.py`. Nothing is sampled. [Policy gradients](policy.md) says what to read from it.
+HEAD = f"""Made by `python benchmarks/policy_table.py`. Nothing is sampled.
 One row of μ gives g = Σ_t w_t A_t ∇log π(a_t|h_t), and
 
 - bias is ‖E g − ∇J‖ / ‖∇J‖, spread √Var g / ‖∇J‖, for one row;
@@ -222,6 +220,6 @@ def draw(path: Path) -> None:
 if __name__ == "__main__":
     made = page()
     print(made)
-    (DOCS / "policy_table.md").write_text(made)
+    (DOCS / "policy_table.inc").write_text(made)
     if "--figure" in sys.argv:
         draw(DOCS / "policy.png")

@@ -1,4 +1,4 @@
-"""Methods × traces on two counterexamples: which combinations converge, computed and sampled. Writes docs/stability_table.md.
+"""Methods × traces on two counterexamples: which converge, computed and sampled. Writes docs/stability_table.inc for methods.md.
 
 python benchmarks/stability_table.py
 """
@@ -15,7 +15,7 @@ import offtrace as ot
 from offtrace import mdps
 from offtrace.learners import Method, StateTraceLearner, follow, method, stability
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "stability_table.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "stability_table.inc"
 METHODS = ("TD", "GTD", "GTD2", "TDRC", "HTD")
 ALPHA, STEPS, SEEDS = 0.0002, 200_000, 5
 
@@ -118,7 +118,7 @@ def sampled(task: Task, made: Method, steps: int, seeds: int) -> float:
 
 def table(task: Task, steps: int = STEPS, seeds: int = SEEDS) -> list[str]:
     head = "| trace | " + " | ".join(METHODS) + " |"
-    lines = [f"## {task.title}", "", task.says, "", head, "|---" * (len(METHODS) + 1) + "|"]
+    lines = [f"### {task.title}", "", task.says, "", head, "|---" * (len(METHODS) + 1) + "|"]
     for trace in traces():
         cells = []
         for name in METHODS:
@@ -131,9 +131,7 @@ def table(task: Task, steps: int = STEPS, seeds: int = SEEDS) -> list[str]:
     return [*lines, ""]
 
 
-INTRODUCTION = f"""# Methods × traces
-
-Made by `python benchmarks/stability_table.py`; what it shows is told in [Stability](stability.md). Each cell has three numbers.
+INTRODUCTION = f"""Made by `python benchmarks/stability_table.py`. Each cell has three numbers.
 The first is the largest real part of an eigenvalue of the expected update, computed exactly: below 0 the method converges with
 small step sizes, above 0 (in bold) it diverges. The second is what the expected update makes of the size of the values, ‖Xw‖
 against that at the beginning, in {STEPS:,} steps with α = {ALPHA} and η = κ = 1. The third is that size in samples, the median of

@@ -12,6 +12,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 import offtrace
+from offtrace.learners.methods import registry
 
 sys.path.insert(0, str(Path(__file__).parent))
 import executed_pages
@@ -58,6 +59,7 @@ def setup(app):
     """Connect what follows."""
     app.add_directive("rules-table", RulesTable)
     app.add_directive("rules-reference", RulesReference)
+    app.add_directive("methods-table", MethodsTable)
     app.connect("autodoc-process-docstring", keep_stars)
     app.connect("autodoc-process-signature", plain_aliases)
     app.connect("doctree-read", strip_blocks)
@@ -153,6 +155,18 @@ class RulesTable(RulesOfAKind):
             cells += ["greedy π" if rule.needs_greedy else ", ".join(letters[r] for r in rule.reads) or "–"]
             cells += [f"{condition}; {rule.proven}" if rule.proven else condition]
         return [*cells, cited]
+
+
+class MethodsTable(SphinxDirective):
+    """All learning methods, as `offtrace methods --markdown` prints them."""
+
+    def run(self):
+        """The table."""
+        parent = nodes.container()
+        self.state.nested_parse(
+            StringList(registry.as_markdown(registry.rows()).splitlines()), self.content_offset, parent
+        )
+        return parent.children
 
 
 class RulesReference(RulesOfAKind):

@@ -1,6 +1,6 @@
 """The two DQN examples: what they store and draw, what they learn from, and that they run as a user runs them.
 
-That they solve CartPole takes minutes and is measured by hand (docs/examples.md), not here.
+That they solve CartPole takes minutes and is measured by hand (docs/tutorials/index.md), not here.
 """
 
 import importlib.util

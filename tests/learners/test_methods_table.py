@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,14 +10,6 @@ from offtrace.cli import main
 from offtrace.learners import GQ, Method, listed_methods, method, register_method
 from offtrace.learners.methods import registry as table
 from offtrace.learners.methods.registry import method_named
-
-PAGE = Path(__file__).parents[2] / "docs" / "methods.md"
-
-
-def test_the_page_has_the_table() -> None:
-    """`offtrace methods --markdown` makes it; it stands at the end of docs/methods.md."""
-    assert PAGE.read_text(encoding="utf-8").endswith("\n\n" + table.as_markdown(table.rows()) + "\n")
-
 
 TITLES = """
 Sarsa(0.9)  TD(0.9)  ABTD(0.5)  GTD(0.9)  GTD2(0.9)  PGTD2(0.9)  TDRC(0.9)  HTD(0.9)  GQ(0.9)  Gradient ABQ(0.5)  ETD(0.9)

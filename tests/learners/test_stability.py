@@ -13,7 +13,7 @@ import offtrace as ot
 from offtrace import mdps
 from offtrace.learners import StateTraceLearner, follow, method, stability
 
-PAGE = Path(__file__).parents[2] / "docs" / "stability_table.md"
+PAGE = Path(__file__).parents[2] / "docs" / "stability_table.inc"
 
 
 def learner(name: str, trace: ot.Trace, **more: Any) -> Any:
