@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from offtrace.deep.agent import Trajectory
+from offtrace.returns import targets
 from offtrace.traces import Rule
 
 CANDIDATES, HALVINGS = 21, 7
@@ -28,13 +29,13 @@ def with_lam(trace: Rule, lam: Array) -> Rule:
     return replace(trace, **given)
 
 
-def median(targets: Callable[..., Array], trace: Rule, x: Trajectory) -> Array:
+def median(trace: Rule, x: Trajectory, compute: Callable[..., Array] = targets) -> Array:
     """Return the medians of the targets over λ, [n, steps]."""
-    each = jax.vmap(lambda lam: targets(with_lam(trace, lam), **x))(jnp.linspace(0.0, 1.0, CANDIDATES))
+    each = jax.vmap(lambda lam: compute(with_lam(trace, lam), **x))(jnp.linspace(0.0, 1.0, CANDIDATES))
     return jnp.median(each, axis=0)
 
 
-def bounded(targets: Callable[..., Array], trace: Rule, x: Trajectory, bound: float) -> Array:
+def bounded(trace: Rule, x: Trajectory, bound: float, compute: Callable[..., Array] = targets) -> Array:
     """Return the targets of each sequence with the largest λ that keeps their mean squared error below the bound, [n, steps]."""
     rows = {name: value for name, value in x.items() if isinstance(value, Array)}
     others = {name: value for name, value in x.items() if name not in rows}
@@ -43,7 +44,7 @@ def bounded(targets: Callable[..., Array], trace: Rule, x: Trajectory, bound: fl
         one: Any = {**{name: array[None] for name, array in row.items()}, **others}
 
         def at(lam: Array) -> Array:
-            return targets(with_lam(trace, lam), **one)[0]
+            return compute(with_lam(trace, lam), **one)[0]
 
         def fits(lam: Array) -> Array:
             off = jnp.where(row["valid"], jnp.square(at(lam) - row["q"]), 0.0)

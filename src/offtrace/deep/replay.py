@@ -172,8 +172,8 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         """Return the targets of sequences, with the λ of the trace or with one that they choose."""
         how, compute = self.config.choose_lam, partial(targets, transform=self.transform)
         if how == "median":
-            return chosen_lam.median(compute, trace, x)
-        return compute(trace, **x) if how == "given" else chosen_lam.bounded(compute, trace, x, self.config.error_bound)
+            return chosen_lam.median(trace, x, compute)
+        return compute(trace, **x) if how == "given" else chosen_lam.bounded(trace, x, self.config.error_bound, compute)
 
     def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
         weight = self.counted(drawn)
