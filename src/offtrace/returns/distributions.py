@@ -256,7 +256,7 @@ class _Rows:
             atoms = self.do.as_numpy(array)
             self.refuse(name, atoms, np.isfinite(atoms).all(-1), "must be finite")
 
-    def refuse(self, name: str, array: np.ndarray, good: np.ndarray, words: str) -> None:
+    def refuse(self, name: str, array: np.ndarray, good: Any, words: str) -> None:
         """Raise an error that names the first row that is read and not good."""
         read = self.do.as_numpy(self.valid if name == self.called else self.valid & ~self.terminated)
         if (bad := read & ~good).any():
