@@ -33,8 +33,8 @@ from offtrace.logs.support import way_out
 from offtrace.logs.weight_shares import kish, shares
 
 if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.operator import Sampled
-    from offtrace.logs.registry import Evidence
 
 MUCH = 0.01
 """Of the target's way outside the data, and of weights cut off."""
@@ -86,7 +86,11 @@ Checking = Callable[["Evidence", Estimated], Check | None]
 class OfFit:
     """The checks of an estimator that fits Q."""
 
-    fit: Callable[[Evidence], Fit | Regressed]
+    operator: Callable[[Evidence], Sampled]
+
+    def fit(self, evidence: Evidence) -> Fit | Regressed:
+        """The fixed point of the operator."""
+        return evidence.fit_of(self.operator(evidence))
 
     @property
     def all(self) -> tuple[Checking, ...]:
@@ -154,7 +158,7 @@ class OfFit:
 def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
     """What the TD errors of a fold of episodes are worth, by a fit to the others."""
     logs, gamma = sampled.logs, evidence.gamma
-    fold = deal(logs, min(evidence.direct.folds, logs.episodes), evidence.direct.seed)
+    fold = deal(logs, min(evidence.folds, logs.episodes), evidence.seed)
     unseen = take(logs, np.flatnonzero(fold == 0))
     without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
     q = without.at(unseen.state, unseen.action)

@@ -25,12 +25,12 @@ from offtrace._shared.number_text import four_digits
 from offtrace._shared.number_text import number as in_digits
 from offtrace.logs.checks import few
 from offtrace.logs.container import Logs
-from offtrace.logs.evidence import Options, gather
+from offtrace.logs.evidence import Evidence, gather
 from offtrace.logs.fit import Regressor, fit
 from offtrace.logs.importance import Weighting, weighted_per_decision
 from offtrace.logs.markov_test import HiddenStates
 from offtrace.logs.on_policy import first_values, on_policy
-from offtrace.logs.registry import ACTIONS, LACKING, Evidence, named
+from offtrace.logs.registry import ACTIONS, LACKING, named
 from offtrace.logs.weight_shares import kish, shares
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number
@@ -120,7 +120,7 @@ def choose(
         what = f"{without[0].title} has no λ" if without else "there is nothing to choose from"
         raise ValueError(f"{what}: give traces that have one, and at least one of lambdas")
     evidence, _ = gather(
-        logs, target, None, gamma, Options(model=model, behavior=behavior, initial=initial, folds=folds, seed=seed)
+        logs, target, None, gamma, model=model, behavior=behavior, initial=initial, folds=folds, seed=seed
     )
     if not evidence.policy.draws:
         raise ValueError(f"λ is that of the fitted estimate, which cannot be computed: {LACKING[ACTIONS]}")
@@ -153,7 +153,7 @@ def tried_lambdas(evidence: Evidence, rules: Sequence[Trace], lambdas: Sequence[
     seen = evidence.observed
 
     def tried(trace: Trace) -> Candidate:
-        value, x = evidence.direct.starts.of_fit(fit(replace(evidence.sampled, trace=trace), evidence.model))
+        value, x = evidence.value_of(fit(replace(evidence.sampled, trace=trace), evidence.model))
         found = _value_of_behavior(evidence, trace)
         spread = float(x.std() / np.sqrt(len(x)))
         fine = np.isfinite(spread) and not seen.missed_by(found)
@@ -241,4 +241,4 @@ def _weighted_doubly_robust(evidence: Evidence) -> float:
         log_mean = np.log(w.discounted_mean())
     if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(evidence.logs.episodes):
         return float("nan")
-    return evidence.direct.estimate(Weighting(weighted_per_decision, doubly_robust=True), w)[0]
+    return Weighting(weighted_per_decision, doubly_robust=True)(evidence)[0]

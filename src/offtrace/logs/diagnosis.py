@@ -12,11 +12,12 @@ from offtrace.logs.behavior import Behavior
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
 from offtrace.logs.description import counts
+from offtrace.logs.evidence import Evidence
 from offtrace.logs.importance import Weighting, cut
 from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
-from offtrace.logs.registry import ESTIMATORS, MU, Evidence
+from offtrace.logs.registry import ESTIMATORS, MU
 from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
 from offtrace.logs.weight_shares import kish
 

@@ -18,12 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from offtrace._shared.compile_cache import cached_njit
 from offtrace.logs.container import Logs
-from offtrace.logs.registry import LACKING, MU, Evidence
+from offtrace.logs.fit import Regressed, Regressor
+from offtrace.logs.registry import LACKING, MU
+
+if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +195,12 @@ def cut(logs: Logs) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Weighting:
-    """How an estimator weighs, and whether it weighs TD errors (doubly robust) or rewards: the function of its entry."""
+    """How an estimator weighs, and whether it weighs TD errors (doubly robust) or rewards: the function of its entry.
+
+    A doubly robust one takes Q̂ of the direct method, cross-fitted: its own error is of second order there. Beyond a truncation
+    V̂ of a table or a linear function is that of all logs, and that an episode also moves V̂ counts in what it contributes; of a
+    regressor, cross-fitted here too, this is left out.
+    """
 
     weigh: Callable[[Weights, np.ndarray], Estimate]
     doubly_robust: bool = False
@@ -199,7 +209,24 @@ class Weighting:
         """The estimate, and what each episode contributes [E]."""
         if evidence.weights is None:
             raise ValueError(LACKING[MU])
-        return evidence.direct.estimate(self, evidence.weights)
+        one_step, draws = evidence.one_step, evidence.policy.draws
+        logs, beyond = one_step.logs, cut(one_step.logs)
+        q, v, first = np.zeros(len(logs)), np.zeros(len(logs)), np.zeros(logs.episodes)
+        by_regressor = isinstance(evidence.model, Regressor)
+        if self.doubly_robust:
+            q, v, first = evidence.crossed
+        elif draws and beyond.any():  # else what came after a cut is left out, and a check says so
+            q, v = evidence.crossed[:2] if by_regressor else evidence.direct.at_steps
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # products that overflow are a failed check
+            weighed = self.weigh(evidence.weights, self.signal(logs, evidence.gamma, q, v))
+            contributions = weighed.contributions + first
+            value = float(contributions.mean())
+        known = draws and not by_regressor and np.isfinite(weighed.by_step).all()
+        if self.doubly_robust or not beyond.any() or not known or isinstance(evidence.direct, Regressed):
+            return value, contributions
+        basis, weight = evidence.direct.basis, evidence.gamma * np.where(beyond, weighed.by_step, 0.0)
+        gradient = sum(one_step.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
+        return value, contributions + logs.episodes * evidence.direct.influence(gradient)
 
     def signal(self, logs: Logs, gamma: float, q: np.ndarray, v: np.ndarray) -> np.ndarray:
         """x_t [N]; q and v [N] are Q̂(s_t, a_t) and V̂(s_{t+1}), of which only what the estimator uses is read."""

@@ -21,6 +21,7 @@ from there is taken for worth 0, and a check says how much that is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,10 @@ from scipy.sparse import csr_array
 from offtrace._shared.number_text import number, percent
 from offtrace.logs.checks import MUCH, Check, Checking, Estimated, in_range, markov, rests_on
 from offtrace.logs.linear_systems import solve
-from offtrace.logs.registry import LACKING, MU, TABLE, Evidence
+from offtrace.logs.registry import LACKING, MU, TABLE
+
+if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
 
 LARGEST = 1e9
 """Steps in a state, on average: more of them are those of a walk without an end, which rounding keeps finite."""

@@ -11,10 +11,11 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 from offtrace._shared.number_text import number
 from offtrace.logs.checks import Check, Estimated, beyond_cuts
 from offtrace.logs.container import take
+from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import fit
 from offtrace.logs.intervals import bootstrap, by_cluster
 from offtrace.logs.operator import Sampled
-from offtrace.logs.registry import ESTIMATORS, IMPORTANCE, MU, Estimator, Evidence
+from offtrace.logs.registry import ESTIMATORS, IMPORTANCE, MU, Estimator
 from offtrace.logs.result import Row
 from offtrace.logs.support import way_out
 from offtrace.logs.weight_shares import kish
@@ -113,8 +114,7 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
     """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
     less = more = 1e-8 * abs(row.estimate) + 1e-12
     if entry.operator is not None and evidence.logs.tabular and (evidence.model is None or evidence.step is not None):
-        main = entry.operator(evidence) is evidence.sampled
-        out = way_out(evidence, evidence.fit if main else evidence.direct.fit)
+        out = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
         if out.share:
             less += out.taken_for - out.share * evidence.allowed.least
             more += out.share * evidence.allowed.most - out.taken_for

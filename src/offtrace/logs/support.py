@@ -20,8 +20,8 @@ from offtrace.logs.description import counts
 from offtrace.logs.linear_systems import solve
 
 if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.fit import Fit, Regressed
-    from offtrace.logs.registry import Evidence
 
 
 @dataclass(frozen=True)
