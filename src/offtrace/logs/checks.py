@@ -301,8 +301,8 @@ def beyond_cuts(evidence: Evidence) -> float:
     logs = evidence.logs
     if evidence.policy.draws:
         return 0.0
-    last = logs.starts[1:] - 1
-    return float(np.where(logs.truncated[last], evidence.gamma ** np.diff(logs.starts), 0.0).mean())
+    last = logs.last_steps
+    return float(np.where(logs.truncated[last], evidence.gamma**logs.lengths, 0.0).mean())
 
 
 WHOLE: tuple[Checking, ...] = (mean_weight, worth, left_out, rests_on, in_range)

@@ -122,7 +122,7 @@ def describe(logs: Logs, target: object = None) -> Description:
     >>> found.episodes, found.states, float(found.target.could)
     (50, 4, 1.0)
     """
-    lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
+    lengths, last = logs.lengths, logs.last_steps
     mu = None
     if logs.log_mu is not None:
         mu = float(np.exp(logs.log_mu.min())), float(np.median(np.exp(logs.log_mu)))
@@ -179,17 +179,11 @@ def coverage(logs: Logs, policy: Policy) -> Coverage:
     )
 
 
-def counts(logs: Logs) -> np.ndarray:
-    """How often each action was logged in each state [S, A]."""
-    pair = logs.state * logs.actions + logs.action
-    return np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
-
-
 def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[str, ...]]:
     """The pairs (s, a) that the policy takes in states of the logs, those that never occur, and the names of their first."""
     if policy.table is None:
         return None, None, ()
-    logged = counts(logs)
+    logged = logs.counts
     there = logged.sum(axis=1) > 0
     there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
     takes = (policy.table > 0) & there[:, None]

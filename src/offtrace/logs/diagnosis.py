@@ -11,9 +11,8 @@ from offtrace._shared.number_text import number, with_interval
 from offtrace.logs.behavior import Behavior
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
-from offtrace.logs.description import counts
 from offtrace.logs.evidence import Evidence
-from offtrace.logs.importance import Weighting, cut
+from offtrace.logs.importance import Weighting
 from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
@@ -42,7 +41,7 @@ def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
 def support_of(logs: Logs, policy: Policy) -> Support:
     """Where the target policy leaves the data."""
     if policy.table is not None:
-        logged = counts(logs)
+        logged = logs.counts
         visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
         return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
     sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
@@ -98,7 +97,7 @@ def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
             if p
         ]
         return sorted(found, key=lambda gap: -gap.share)
-    logged = counts(logs)
+    logged = logs.counts
     share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
     states = logs.names("states")
     order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
@@ -121,7 +120,7 @@ def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson:
     by_model = ESTIMATORS[best.estimator].operator is not None
     if evidence.model is None:
         visits = np.bincount(logs.state, minlength=logs.states)
-        into = np.count_nonzero(visits[logs.next_state[cut(logs)]] == 0)
+        into = np.count_nonzero(visits[logs.next_state[logs.cut]] == 0)
         if into > MUCH * logs.episodes:
             yield (
                 f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "
@@ -129,7 +128,7 @@ def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson:
             )
         if (lost := evidence.starts.weight[visits[evidence.starts.state] == 0].sum()) > 0:
             yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
-    share = cut(logs).sum() / logs.episodes
+    share = logs.cut.sum() / logs.episodes
     if share > MUCH and not by_model:
         yield (
             f"{100 * share:.3g} % of the episodes were truncated: what came after is "

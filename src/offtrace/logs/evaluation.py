@@ -310,7 +310,7 @@ def _check_logs(logs: Logs) -> None:
     if logs.episodes < 2:
         raise ValueError(f"the logs hold only {logs.episodes} episode: it takes two at least to know a spread")
     ends = logs.terminated | logs.truncated
-    last = logs.starts[1:] - 1
+    last = logs.last_steps
     if not ends[last].all():
         e = int(np.argmin(ends[last]))
         raise ValueError(

@@ -97,7 +97,7 @@ class Evidence:
         q, v, first = np.empty(len(logs)), np.zeros(len(logs)), np.empty(logs.episodes)
         folds = min(self.folds, logs.episodes)
         fold = deal(logs, folds, self.seed)
-        of_step = np.repeat(fold, np.diff(logs.starts))
+        of_step = logs.of_steps(fold)
         for f in range(folds):
             others = replace(self.one_step, logs=take(logs, np.flatnonzero(fold != f)))
             fitted, here = fit(others, self.crossed_model), of_step == f
@@ -105,7 +105,7 @@ class Evidence:
             q[here] = fitted.at(logs.state[here], logs.action[here])
             if on.any():
                 v[on] = fitted.values(logs.next_state[on])
-            first[fold == f] = fitted.values(logs.state[logs.starts[:-1]][fold == f])
+            first[fold == f] = fitted.values(logs.state[logs.first_steps][fold == f])
         return q, v, first
 
     @cached_property

@@ -96,8 +96,7 @@ class First(NamedTuple):
 def first(file: Path, question: Question) -> First:
     """The part of one file in the first pass."""
     logs = question.logs(file)
-    step = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
-    returns = np.add.reduceat(question.gamma**step * logs.reward, logs.starts[:-1])
+    returns = logs.by_episode(question.gamma**logs.age * logs.reward)
     ids = (0, 0, 0)
     if question.columns.episode is not None:
         episode = polars().col(question.columns.episode)
@@ -106,7 +105,7 @@ def first(file: Path, question: Question) -> First:
     files = [(*ids, float(logs.reward.min()), float(logs.reward.max()))]
     if not logs.tabular:
         return First(sums, files, logs.state.sum(axis=0), np.zeros(0), np.zeros(0))
-    begins = np.bincount(logs.state[logs.starts[:-1]], minlength=logs.states)
+    begins = np.bincount(logs.state[logs.first_steps], minlength=logs.states)
     basis = Table(question.sampled(logs))
     changes = added(asked(basis, piece, np.zeros(basis.size), True) for piece in logs.pieces(basis.piece))
     return First(sums, files, begins, basis.counts, changes)

@@ -261,8 +261,8 @@ def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
     logs = sampled.logs
     features = _features_of(regressor.of_states, logs)
     x, (following, pi, on) = features(logs.state), _following(sampled, features)
-    first = features(logs.state[logs.starts[:-1]])
-    first_pi = sampled.policy.choices(logs.state[logs.starts[:-1]])
+    first = features(logs.state[logs.first_steps])
+    first_pi = sampled.policy.choices(logs.state[logs.first_steps])
     inputs = with_action(x, logs.action, logs.actions)
     q, v = np.zeros(len(logs)), np.zeros(len(logs))
     model: Any = None

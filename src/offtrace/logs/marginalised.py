@@ -95,7 +95,7 @@ def marginalised(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
     weight = d.ratio[logs.state]
     value = float((weight * d.step_ratio) @ logs.reward) / logs.episodes
     error = weight * (d.step_ratio * (logs.reward + evidence.gamma * v_next) - d.values[logs.state])
-    pull = np.add.reduceat(error, logs.starts[:-1])
+    pull = logs.by_episode(error)
     return value, starts.contributions(d.values[starts.state]) + pull
 
 
@@ -108,19 +108,15 @@ def settled(evidence: Evidence, found: Estimated) -> Check | None:
 
 
 def mean_ratio(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean of ρ over the states of π, which should be 1."""
+    """Σ_i w(s_i) ρ_i / Σ_i w(s_i), the mean of ρ over the states of π, which should be 1; None where no step weighs anything."""
     if np.isnan(found.value):
         return None
     d = evidence.densities
-    return mean_of_ratios(d.ratio[evidence.logs.state], d.step_ratio, evidence.logs.starts)
-
-
-def mean_of_ratios(weight: np.ndarray, ratio: np.ndarray, starts: np.ndarray) -> Check | None:
-    """Check Σ_i w(s_i) ρ_i / Σ_i w(s_i) of weights and ratios [N]; None where no step weighs anything."""
+    weight, ratio = d.ratio[evidence.logs.state], d.step_ratio
     if not weight.sum() > 0:
         return None
     mean = float(weight @ ratio / weight.sum())
-    by_episode = np.add.reduceat(weight * (ratio - mean), starts[:-1])
+    by_episode = evidence.logs.by_episode(weight * (ratio - mean))
     off = abs(mean - 1) > max(3 * float(np.sqrt((by_episode**2).sum()) / weight.sum()), 0.02) or not 0.5 < mean < 2
     words = f"its ratios of actions have the mean {number(mean)}"
     if off:

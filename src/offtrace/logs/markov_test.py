@@ -92,10 +92,9 @@ def _moments(logs: Logs, others: Logs, gamma: float, timed: bool) -> tuple[NDArr
     V is that of other episodes: one that knew these would seem to know what follows in them.
     """
     V = _mean_returns(others, gamma)
-    pairs = logs.state * logs.actions + logs.action
+    pairs = logs.pairs
     if timed:
-        age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
-        pairs = pairs * (int(age.max()) + 1) + age
+        pairs = pairs * (int(logs.age.max()) + 1) + logs.age
     _, pair, n = np.unique(pairs, return_inverse=True, return_counts=True)
 
     def less_mean(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,18 +111,18 @@ def _moments(logs: Logs, others: Logs, gamma: float, timed: bool) -> tuple[NDArr
 
 def _mean_returns(logs: Logs, gamma: float) -> NDArray[np.float64]:
     """The mean return that followed each state [S], up to where episodes end or were cut; 0 where nothing did."""
-    nothing = np.zeros(len(logs))
+    visits, nothing = np.bincount(logs.state, minlength=logs.states), np.zeros(len(logs))
     returns = corrections(
         QLambda(lam=1.0), reward=logs.reward, q=nothing, next_value=nothing, terminated=logs.terminated,
         truncated=logs.truncated, gamma=gamma,
     )  # fmt: skip
-    return np.bincount(logs.state, returns, logs.states) / np.maximum(np.bincount(logs.state, minlength=logs.states), 1)
+    return np.bincount(logs.state, returns, logs.states) / np.maximum(visits, 1)
 
 
 def _past(logs: Logs, v: NDArray[np.float64], e: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     """The numbers of `PAST` at each step, each [N]."""
-    first = np.repeat(logs.starts[:-1], np.diff(logs.starts))
-    age = np.arange(len(logs)) - first
+    first = logs.of_steps(logs.first_steps)
+    age = logs.age
     begins = age == 0
     before = np.append(0.0, np.cumsum(e)[:-1])
     so_far = (before - before[first]) / np.sqrt(np.maximum(age, 1))

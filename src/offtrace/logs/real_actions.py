@@ -235,7 +235,7 @@ def chosen_bandwidth(far: np.ndarray, logs: Logs) -> float:
     square = 0.5 * (far**2).sum(axis=1)
     for h in BANDWIDTHS[::-1]:
         log_ratio = -square / h**2 - far.shape[1] * np.log(h) - logs.log_mu
-        log_weights = np.add.reduceat(log_ratio, logs.starts[:-1])
+        log_weights = logs.by_episode(log_ratio)
         if kish(shares(log_weights)) >= min(WORTH, 0.3 * logs.episodes):
             return float(h)
     return float(BANDWIDTHS[0])

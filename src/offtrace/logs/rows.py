@@ -148,7 +148,7 @@ def refitted(
         tell(f"{row.estimator}: refit {i + 1} of {refits}", 0)
         drawn = rng.integers(0, E, E)
         logs = take(sampled.logs, drawn)
-        states = logs.state[logs.starts[:-1]] if starts.own else starts.state
+        states = logs.state[logs.first_steps] if starts.own else starts.state
         weight = np.full(E, 1 / E) if starts.own else starts.weight
         found.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
         gains.append(found[-1] - float(evidence.observed.returns[drawn].mean()))

@@ -29,7 +29,7 @@ class Starts:
         [S] over ids, in floats."""
         E = logs.episodes
         if initial is None:
-            return cls(logs.state[logs.starts[:-1]], np.full(E, 1 / E), True, E)
+            return cls(logs.state[logs.first_steps], np.full(E, 1 / E), True, E)
         given = np.asarray(initial)
         if logs.tabular and given.dtype.kind == "f":
             logs.require_order("initial is a distribution [S], which goes by position", "states")

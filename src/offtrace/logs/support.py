@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offtrace.logs.description import counts
 from offtrace.logs.linear_systems import solve
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
     logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
     if policy.table is None:
         return WayOut(float(starts.weight @ policy.outside(starts.state, logs)))
-    logged = counts(logs)
+    logged = logs.counts
     outside = np.where(logged == 0, policy.table, 0.0).sum(axis=1)
     if not outside.any():
         return WayOut(0.0)
-    pair = logs.state * logs.actions + logs.action
+    pair = logs.pairs
     on = ~logs.terminated
     pair, following = pair[on], logs.next_state[on]
     known = np.where(logged > 0, policy.table, 0.0) / np.maximum(logged, 1)
