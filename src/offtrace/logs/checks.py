@@ -26,11 +26,10 @@ from offtrace._shared.number_text import count, interval, number, percent
 from offtrace.logs.behavior import deal
 from offtrace.logs.container import take
 from offtrace.logs.fit import Fit, Regressed, Regressor, fit
-from offtrace.logs.importance import Weights
+from offtrace.logs.importance import Weights, kish, worth
 from offtrace.logs.intervals import by_cluster
 from offtrace.logs.on_policy import first_values, on_policy
 from offtrace.logs.support import way_out
-from offtrace.logs.weight_shares import kish, shares
 
 if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
@@ -135,7 +134,7 @@ class OfFit:
         if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
             return None
         log_ratio = evidence.log_pi - logs.log_mu
-        steps = kish(shares(log_ratio)) if np.isfinite(log_ratio.max()) else 0.0
+        steps = worth(log_ratio)
         thin = steps < few(evidence.independent)
         words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
         words += ": from so few a model extrapolates" if thin else ""
@@ -197,44 +196,33 @@ def _weights(evidence: Evidence) -> Weights:
     return evidence.weights
 
 
-def mean_weight(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean weight of whole episodes."""
-    return _mean(_weights(evidence).whole)
+@dataclass(frozen=True)
+class OfWeights:
+    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
 
+    by_step: bool
 
-def mean_weight_by_step(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean over steps, discounted; an episode that is over goes on with its last weight."""
-    return _mean(_weights(evidence).discounted_mean())
+    def mean(self, evidence: Evidence, found: Estimated) -> Check:
+        """The mean weight, which should be 1."""
+        w = _weights(evidence)
+        x = w.discounted_mean() if self.by_step else w.whole
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
+        off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
+        words = f"its weights have the mean {number(mean)}"
+        if off:
+            words += (
+                ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
+                "not what it was said to be"
+            )
+        return Check("mean weight", mean, words, off)
 
-
-def _mean(x: np.ndarray) -> Check:
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
-    off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
-    words = f"its weights have the mean {number(mean)}"
-    if off:
-        words += (
-            ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is not "
-            "what it was said to be"
-        )
-    return Check("mean weight", mean, words, off)
-
-
-def worth(evidence: Evidence, found: Estimated) -> Check | None:
-    """How many episodes the weights are worth."""
-    return _worth(_weights(evidence).log_whole, evidence.logs.episodes)
-
-
-def worth_by_step(evidence: Evidence, found: Estimated) -> Check | None:
-    """The same for weights by step, discounted."""
-    with np.errstate(divide="ignore"):
-        return _worth(np.log(_weights(evidence).discounted_mean()), evidence.logs.episodes)
-
-
-def _worth(log_weights: np.ndarray, episodes: int) -> Check:
-    effective = kish(shares(log_weights)) if np.isfinite(log_weights.max()) else 0.0
-    words = f"its weights are worth {effective:.1f} of {episodes:,} episodes"
-    return Check("worth", effective, words, effective < few(episodes))
+    def worth(self, evidence: Evidence, found: Estimated) -> Check:
+        """How many episodes the weights are worth."""
+        w, E = _weights(evidence), evidence.logs.episodes
+        effective = w.worth_by_step if self.by_step else worth(w.log_whole)
+        words = f"its weights are worth {effective:.1f} of {E:,} episodes"
+        return Check("worth", effective, words, effective < few(E))
 
 
 def few(episodes: int) -> float:
@@ -305,5 +293,8 @@ def beyond_cuts(evidence: Evidence) -> float:
     return float(np.where(logs.truncated[last], evidence.gamma**logs.lengths, 0.0).mean())
 
 
-WHOLE: tuple[Checking, ...] = (mean_weight, worth, left_out, rests_on, in_range)
-BY_STEP: tuple[Checking, ...] = (mean_weight_by_step, worth_by_step, left_out, rests_on, in_range)
+def _of_weights(of: OfWeights) -> tuple[Checking, ...]:
+    return of.mean, of.worth, left_out, rests_on, in_range
+
+
+WHOLE, BY_STEP = _of_weights(OfWeights(by_step=False)), _of_weights(OfWeights(by_step=True))

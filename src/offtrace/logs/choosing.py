@@ -31,7 +31,6 @@ from offtrace.logs.importance import Weighting, weighted_per_decision
 from offtrace.logs.markov_test import HiddenStates
 from offtrace.logs.on_policy import first_values, on_policy
 from offtrace.logs.registry import ACTIONS, LACKING, named
-from offtrace.logs.weight_shares import kish, shares
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number
 
@@ -235,10 +234,6 @@ def _left_out(everything: list[Candidate]) -> str:
 def _weighted_doubly_robust(evidence: Evidence) -> float:
     """V(π) by weighted doubly robust; NaN where it cannot be computed, or its weights are worth too few episodes."""
     w = evidence.weights
-    if w is None or not evidence.starts.own:
-        return float("nan")
-    with np.errstate(divide="ignore"):
-        log_mean = np.log(w.discounted_mean())
-    if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(evidence.logs.episodes):
+    if w is None or not evidence.starts.own or w.worth_by_step < few(evidence.logs.episodes):
         return float("nan")
     return Weighting(weighted_per_decision, doubly_robust=True)(evidence)[0]

@@ -19,8 +19,7 @@ from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.evaluation import evaluate
 from offtrace.logs.intervals import bootstrap, by_cluster
-from offtrace.logs.json_values import finite
-from offtrace.logs.result import Result, Row, ends, instead, rank
+from offtrace.logs.result import Result, Row, ends, finite, instead, rank
 from offtrace.traces import Trace
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from offtrace._shared import notebook
 from offtrace._shared.number_text import counted
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_policy
 from offtrace.logs.reading.problems import ReadReport
-from offtrace.logs.weight_shares import kish, shares
+from offtrace.logs.real_actions import with_log_pi
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -146,36 +147,21 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def _coverage(logs: Logs, target: object) -> Coverage:
-    from offtrace.logs.real_actions import with_log_pi  # which takes long to import
-
     logs = with_log_pi(target, logs)
-    return coverage(logs, as_policy(target, logs).for_logs(logs, 1.0))
-
-
-def coverage(logs: Logs, policy: Policy) -> Coverage:
-    """Return what logs say about a policy."""
-    could = 0
-    first: list[int] = []
-    log_weights: list[np.ndarray] = []
-    for piece in logs.pieces(PIECE):
-        log_pi = policy.log_taken(logs, piece)
-        could += np.count_nonzero(log_pi > -np.inf)
-        first += (piece.start + np.flatnonzero(log_pi == -np.inf)[: FIRST - len(first)]).tolist()
-        if logs.log_mu is not None:
-            log_ratio = log_pi - logs.log_mu[piece]
-            begin, end = np.searchsorted(logs.starts, (piece.start, piece.stop))
-            log_weights.append(np.add.reduceat(log_ratio, logs.starts[begin:end] - piece.start))
-    share = shares(np.concatenate(log_weights)) if log_weights else np.array([np.nan])
+    policy = as_policy(target, logs).for_logs(logs, 1.0)
+    log_pi = np.concatenate([policy.log_taken(logs, piece) for piece in logs.pieces(PIECE)])
+    never = np.flatnonzero(log_pi == -np.inf)
+    where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in never[:FIRST].tolist()]
+    share = None if logs.log_mu is None else shares(logs.by_episode(log_pi - logs.log_mu))
     pairs, unseen, first_unseen = _pairs(logs, policy)
-    where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in first]
     return Coverage(
-        could=could / len(logs),
+        could=(len(logs) - len(never)) / len(logs),
         first_not=tuple(f"step {step - logs.starts[e]} of episode {e}" for step, e in where),
         pairs=pairs,
         unseen=unseen,
         first_unseen=first_unseen,
-        effective=kish(share) if log_weights else np.nan,
-        largest=float(share.max()),
+        effective=np.nan if share is None else kish(share),
+        largest=np.nan if share is None else float(share.max()),
     )
 
 

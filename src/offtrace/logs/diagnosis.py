@@ -12,13 +12,12 @@ from offtrace.logs.behavior import Behavior
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
 from offtrace.logs.evidence import Evidence
-from offtrace.logs.importance import Weighting
+from offtrace.logs.importance import Weighting, kish
 from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS, MU
 from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
-from offtrace.logs.weight_shares import kish
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
 HEAVY = 4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/reference/logs.md)

@@ -166,7 +166,7 @@ def gather(
         kind = with_step.table if kind is None else kind
     fitted = crossed = kind
     if isinstance(kind, Learned) and policy.draws:
-        fitted = kind.made(one_step)
+        fitted = kind.make(one_step)
         crossed = kind if kind.of_returns else fitted
     evidence = Evidence(
         logs=logs,

@@ -51,12 +51,9 @@ class Learned:
     """Features that are made from the logs to which Q is fitted."""
 
     make: Callable[[Sampled], Features]
+    """The features for the logs of this operator."""
     of_returns: bool = False
     """Whether they are made from what followed in the logs: then a cross-fit makes them without its fold."""
-
-    def made(self, sampled: Sampled) -> Features:
-        """The features for the logs of this operator."""
-        return self.make(sampled)
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     if model is None:
         basis: Table | Linear = Table(sampled)
     else:
-        basis = linear_basis(sampled, model.made(sampled) if isinstance(model, Learned) else model)
+        basis = linear_basis(sampled, model.make(sampled) if isinstance(model, Learned) else model)
     constant = sweep(basis, np.zeros(basis.size))
     if isinstance(basis, Linear) and basis.size <= FEW:
         matrix = _total(basis, np.zeros(()), formed) + basis.penalty

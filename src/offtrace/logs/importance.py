@@ -87,6 +87,12 @@ class Weights:
             rest = np.where(after[lengths] > 0, self.whole * after[lengths], 0.0)
             return (self.by_episode(self.discount * self.product) + rest) / total
 
+    @property
+    def worth_by_step(self) -> float:
+        """How many episodes the discounted means are worth."""
+        with np.errstate(divide="ignore"):
+            return worth(np.log(self.discounted_mean()))
+
     def log_totals(self, power: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """log Σ_e W_t^power at each t [T], and what the episodes that are over have in it, each with its last W [T]."""
         lengths = self.logs.lengths
@@ -101,6 +107,28 @@ class Weights:
         """Kish's effective number of episodes at each t, (Σ W_t)² / Σ W_t²: [T]; NaN where all W_t are 0."""
         with np.errstate(invalid="ignore"):
             return np.exp(2 * self.log_totals()[0] - self.log_totals(2.0)[0])
+
+
+def shares(log_weights: np.ndarray) -> np.ndarray:
+    """W / ΣW, also where W itself is no float; NaN where all W are 0."""
+    if log_weights.max() == -np.inf:
+        return np.full(len(log_weights), np.nan)
+    w = np.exp(log_weights - log_weights.max())
+    return w / w.sum()
+
+
+def worth(log_weights: np.ndarray) -> float:
+    """How many equal weights these are worth, by Kish; 0 where all are 0 or one is infinite."""
+    return kish(shares(log_weights)) if np.isfinite(log_weights.max()) else 0.0
+
+
+def kish(x: np.ndarray) -> float:
+    """(Σ|x|)² / Σx², computed so that nothing overflows; 0 where there is nothing."""
+    largest = np.abs(x).max(initial=0.0)
+    if not 0 < largest < np.inf:
+        return 0.0
+    y = np.abs(x / largest)
+    return float(y.sum() ** 2 / (y**2).sum())
 
 
 def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float, bound: float | None = None) -> Weights:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -193,27 +193,14 @@ def _by_name(given: list[Any], columns: list[Any], n: int, logs: Logs, called: s
     return found
 
 
-@runtime_checkable
-class Tensor(Protocol):
-    """A tensor of PyTorch, which is not imported for it."""
-
-    def detach(self) -> Tensor:
-        """The same without gradients."""
-        ...
-
-    def cpu(self) -> Tensor:
-        """The same in the main memory."""
-        ...
-
-
-def as_array(found: object, called: str, what: str = "numbers") -> np.ndarray:
-    """What a policy gave, in float64."""
-    if isinstance(found, Tensor):
-        found = found.detach().cpu()
+def as_array(given: Any, called: str, what: str = "numbers") -> np.ndarray:
+    """What a policy gave, in float64; tensors of PyTorch too, which is not imported for it."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
     try:
-        return np.ascontiguousarray(found, dtype=np.float64)
+        return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"{called} gave {type(found).__name__}: it must give an array of {what}") from None
+        raise TypeError(f"{called} gave {type(given).__name__}: it must give an array of {what}") from None
 
 
 def _checked(found: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:

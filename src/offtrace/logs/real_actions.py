@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_array
-from offtrace.logs.weight_shares import kish, shares
 
 DRAWS = 8
 """Actions that are drawn in each state."""

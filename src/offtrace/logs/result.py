@@ -11,12 +11,11 @@ import numpy as np
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.intervals import Conservative
-from offtrace.logs.json_values import finite
 from offtrace.logs.on_policy import Observed
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS
-from offtrace.logs.weight_shares import kish, shares
 from offtrace.returns.diagnose import Statistics
 from offtrace.traces import OneStep, Trace
 
@@ -412,3 +411,18 @@ def _bounded(bounds: Conservative) -> str:
 def ends(low: float, high: float) -> str:
     """An interval in words."""
     return "no interval" if np.isnan(low) or np.isnan(high) else f"[{four_digits(low)}, {four_digits(high)}]"
+
+
+def finite(value: object) -> Any:
+    """The same in what JSON knows: None for what is not finite, lists for tuples, numbers of Python for those of NumPy.
+
+    >>> finite({"a": (np.float64("inf"), np.bool_(True))})
+    {'a': [None, True]}
+    """
+    if isinstance(value, dict):
+        return {str(key): finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

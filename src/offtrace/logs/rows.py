@@ -13,12 +13,12 @@ from offtrace.logs.checks import Check, Estimated, beyond_cuts
 from offtrace.logs.container import take
 from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import fit
+from offtrace.logs.importance import kish
 from offtrace.logs.intervals import bootstrap, by_cluster
 from offtrace.logs.operator import Sampled
 from offtrace.logs.registry import ESTIMATORS, IMPORTANCE, MU, Estimator
 from offtrace.logs.result import Row
 from offtrace.logs.support import way_out
-from offtrace.logs.weight_shares import kish
 
 DROPPED = 0.05
 """The share of dropped episodes from which on no estimator passes its checks."""
