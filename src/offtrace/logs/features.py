@@ -86,22 +86,16 @@ Makers = tuple[Callable[[Sampled], Features], ...]
 
 def _names(logs: Logs, seed: int) -> dict[str, Makers]:
     """What makes the features of each name."""
-    if logs.continuous:
 
-        def linear(sampled: Sampled) -> Features:
-            return Features(
-                of_pairs=lambda s, a: with_action(np.column_stack([np.ones(len(a)), state_numbers(s, logs)]), a, 0)
-            )
-
-        def waves(sampled: Sampled) -> Features:
-            return fourier_of_pairs(sampled.logs, seed)
-    else:
-
-        def linear(sampled: Sampled) -> Features:
+    def linear(sampled: Sampled) -> Features:
+        if not logs.continuous:
             return Features()
+        return Features(
+            of_pairs=lambda s, a: with_action(np.column_stack([np.ones(len(a)), state_numbers(s, logs)]), a, 0)
+        )
 
-        def waves(sampled: Sampled) -> Features:
-            return fourier(sampled.logs, seed)
+    def waves(sampled: Sampled) -> Features:
+        return fourier_of_pairs(sampled.logs, seed) if logs.continuous else fourier(sampled.logs, seed)
 
     return {
         "default": (waves,) if logs.continuous else (linear, waves),
