@@ -113,8 +113,8 @@ def _cross_fitted(logs: Logs, classifier: object, folds: int, seed: int) -> np.n
             ) from error
         column = np.full(logs.actions, -1)
         column[np.asarray(model.classes_, int)] = np.arange(len(model.classes_))
-        found, of = model.predict_proba(states[here]), column[logs.action[here]]
-        taken[here] = np.where(of >= 0, found[np.arange(len(of)), of], 0.0)
+        probabilities, of = model.predict_proba(states[here]), column[logs.action[here]]
+        taken[here] = np.where(of >= 0, probabilities[np.arange(len(of)), of], 0.0)
     _refuse_zeros(taken, logs, f"the estimate of μ by {type(classifier).__name__} with {folds} folds")
     return np.log(taken)
 

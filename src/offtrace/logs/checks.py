@@ -93,10 +93,10 @@ class OfFit:
 
     @property
     def all(self) -> tuple[Checking, ...]:
-        """All checks, in the order in which they are told."""
+        """All checks, in the order in which they are shown."""
         return self.settled, self.finds_behavior, self.support, self.thin, markov, self.residual, rests_on, in_range
 
-    def settled(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def settled(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """Whether the iteration ended in a fixed point."""
         if self.fit(evidence).converged:
             return None
@@ -106,7 +106,7 @@ class OfFit:
         )
         return Check("settled", self.fit(evidence).sweeps, words, True)
 
-    def finds_behavior(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def finds_behavior(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """V̂(μ) by the same trace and model, against what was observed."""
         mine, seen = self.fit(evidence).sampled, evidence.observed
         if mine.trace.needs_greedy:  # μ is not greedy
@@ -118,7 +118,7 @@ class OfFit:
         )
         return Check("V(μ)", value, words, seen.missed_by(value))
 
-    def support(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def support(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """How much of π's discounted way leaves the data."""
         share = way_out(evidence).share
         if not share:
@@ -128,7 +128,7 @@ class OfFit:
         words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
         return Check("support", share, words, share > MUCH)
 
-    def thin(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def thin(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
         logs = evidence.logs
         if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
@@ -140,15 +140,17 @@ class OfFit:
         words += ": from so few a model extrapolates" if thin else ""
         return Check("thin", steps, words, thin)
 
-    def residual(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def residual(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
         mine = self.fit(evidence).sampled
-        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not found.low <= found.high:
+        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not estimated.low <= estimated.high:
             return None
         if mine.trace.shape is not None:  # a λ for each step of all logs
             return None
         worth = _unseen_errors(evidence, mine)
-        failed = bool(worth > max(found.high - found.low, 1e-6 * abs(found.value)))  # what is less may be chance
+        failed = bool(
+            worth > max(estimated.high - estimated.low, 1e-6 * abs(estimated.value))
+        )  # what is less may be chance
         words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
         words += ", and should be 0 on average" if failed else ""
         return Check("residual", worth, words, failed)
@@ -202,7 +204,7 @@ class OfWeights:
 
     by_step: bool
 
-    def mean(self, evidence: Evidence, found: Estimated) -> Check:
+    def mean(self, evidence: Evidence, estimated: Estimated) -> Check:
         """The mean weight, which should be 1."""
         w = _weights(evidence)
         x = w.discounted_mean() if self.by_step else w.whole
@@ -217,7 +219,7 @@ class OfWeights:
             )
         return Check("mean weight", mean, words, off)
 
-    def worth(self, evidence: Evidence, found: Estimated) -> Check:
+    def worth(self, evidence: Evidence, estimated: Estimated) -> Check:
         """How many episodes the weights are worth."""
         w, E = _weights(evidence), evidence.logs.episodes
         effective = w.worth_by_step if self.by_step else worth(w.log_whole)
@@ -230,7 +232,7 @@ def few(episodes: int) -> float:
     return min(HANDFUL, 0.3 * episodes)
 
 
-def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
+def cut_off(evidence: Evidence, estimated: Estimated) -> Check | None:
     """The share of the weights that the bound takes away."""
     w = _weights(evidence)
     log_bound = np.log(np.sqrt(w.episodes) if w.bound is None else w.bound)
@@ -245,34 +247,36 @@ def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
 # --- of all -----------------------------------------------------------------------------------------------------------
 
 
-def markov(evidence: Evidence, found: Estimated) -> Check | None:
+def markov(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether the states hide something, of an estimator that takes them to be Markov."""
     tested = evidence.hidden_states
     return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
 
 
-def rests_on(evidence: Evidence, found: Estimated) -> Check | None:
+def rests_on(evidence: Evidence, estimated: Estimated) -> Check | None:
     """On how many episodes the estimate rests: no more than those that earned something else than most did."""
-    effective, enough = found.effective(evidence), few(evidence.independent)
+    effective, enough = estimated.effective(evidence), few(evidence.independent)
     unlike = evidence.observed.unlike_most
     if 0 < unlike < min(FEWEST, enough):
         words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
         return Check("rests on", unlike, words, True)
-    handful = 0 < effective < enough and found.high - found.low > NARROW * float(np.ptp(evidence.observed.returns))
+    handful = 0 < effective < enough and estimated.high - estimated.low > NARROW * float(
+        np.ptp(evidence.observed.returns)
+    )
     words = f"it rests on {count(effective)} effective episodes" + (", which is a handful" if handful else "")
     return Check("rests on", effective, words, handful)
 
 
-def in_range(evidence: Evidence, found: Estimated) -> Check | None:
+def in_range(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether the estimate can be."""
     allowed = evidence.allowed
-    if allowed.least - 1e-6 <= found.value <= allowed.most + 1e-6 or np.isnan(found.value):
+    if allowed.least - 1e-6 <= estimated.value <= allowed.most + 1e-6 or np.isnan(estimated.value):
         return None
     words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
-    return Check("range", found.value, words, True)
+    return Check("range", estimated.value, words, True)
 
 
-def left_out(evidence: Evidence, found: Estimated) -> Check | None:
+def left_out(evidence: Evidence, estimated: Estimated) -> Check | None:
     """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
     share = beyond_cuts(evidence)
     if not share:

@@ -84,7 +84,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, object]:
         """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
-        found: dict[str, object] = finite({
+        facts: dict[str, object] = finite({
             "estimator": self.estimator,
             "instead": self.instead or None,
             "ranking": list(self.results),
@@ -92,7 +92,7 @@ class Comparison:
             "regret": self.regret,
             "rank_correlation": self.rank_correlation,
         })  # fmt: skip
-        return {**found, "policies": {name: result.as_json() for name, result in self.results.items()}}
+        return {**facts, "policies": {name: result.as_json() for name, result in self.results.items()}}
 
     def __repr__(self) -> str:
         width = max(map(len, self.results))
@@ -153,10 +153,12 @@ def compare(
     if truths is not None and set(truths) != set(targets):
         raise ValueError(f"truths must have those of the policies {sorted(targets)}, got {sorted(truths)}")
     given: Any = {"confidence": confidence, "resamples": resamples, "seed": seed, **options}
-    found = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
-    estimator = _for_all(list(found.values()))
-    order = sorted(found, key=lambda name: (bool(found[name][estimator].failed), -found[name][estimator].estimate))
-    results = {name: found[name] for name in order}
+    by_name = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
+    estimator = _for_all(list(by_name.values()))
+    order = sorted(
+        by_name, key=lambda name: (bool(by_name[name][estimator].failed), -by_name[name][estimator].estimate)
+    )
+    results = {name: by_name[name] for name in order}
     differences = [_difference(a, b, results, estimator, confidence, resamples, seed) for a, b in pairwise(order)]
     return Comparison(estimator, results, tuple(differences), truths)
 

@@ -151,7 +151,8 @@ def _coverage(logs: Logs, target: object) -> Coverage:
     policy = as_policy(target, logs).for_logs(logs, 1.0)
     log_pi = np.concatenate([policy.log_taken(logs, piece) for piece in logs.pieces(PIECE)])
     never = np.flatnonzero(log_pi == -np.inf)
-    where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in never[:FIRST].tolist()]
+    first: list[int] = never[:FIRST].tolist()
+    where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in first]
     share = None if logs.log_mu is None else shares(logs.by_episode(log_pi - logs.log_mu))
     pairs, unseen, first_unseen = _pairs(logs, policy)
     return Coverage(

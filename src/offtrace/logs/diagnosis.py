@@ -90,12 +90,12 @@ def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
         never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
         sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
         means = np.sum(sums, axis=0) / len(logs)
-        found = [
+        gaps = [
             Gap(None, actions[a], float(p), len(logs), float(p))
             for a, p in zip(never.tolist(), means, strict=True)
             if p
         ]
-        return sorted(found, key=lambda gap: -gap.share)
+        return sorted(gaps, key=lambda gap: -gap.share)
     logged = logs.counts
     share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
     states = logs.names("states")
@@ -146,18 +146,18 @@ def contradictions(rows: Sequence[Row], contributions: Mapping[str, np.ndarray])
     sound = [row for row in rows if not row.failed and row.low < row.high and _by_weights(row)]
     if not sound:
         return list(rows)
-    other, found = chosen(sound), list[Row]()
+    other, judged = chosen(sound), list[Row]()
     alone = f"by weights alone, {other.title} finds {with_interval(other.estimate, other.low, other.high)}"
     for row in rows:
-        told = [replace(c, words=f"{c.words}; {alone}") if c.kind == "hidden" and c.failed else c for c in row.checks]
+        checks = [replace(c, words=f"{c.words}; {alone}") if c.kind == "hidden" and c.failed else c for c in row.checks]
         if ESTIMATORS[row.estimator].operator is not None and (error := _apart(row, other, contributions)):
             far = number(abs(row.estimate - other.estimate), error)
             words = (
                 f"{alone}, which differs by {far} (± {number(2 * error, error)} by the same episodes): more than chance"
             )
-            told.append(Check("contradicted", row.estimate - other.estimate, words, True))
-        found.append(replace(row, checks=tuple(told)))
-    return found
+            checks.append(Check("contradicted", row.estimate - other.estimate, words, True))
+        judged.append(replace(row, checks=tuple(checks)))
+    return judged
 
 
 def _by_weights(row: Row) -> bool:

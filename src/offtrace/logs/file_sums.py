@@ -97,12 +97,16 @@ def first(file: Path, question: Question) -> First:
     """The part of one file in the first pass."""
     logs = question.logs(file)
     returns = logs.by_episode(question.gamma**logs.age * logs.reward)
-    ids = (0, 0, 0)
+    low, high, n = 0, 0, 0
     if question.columns.episode is not None:
         episode = polars().col(question.columns.episode)
-        ids = scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
+        low, high, n = (
+            scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
+        )
     sums = np.array([logs.episodes, len(logs), returns.sum(), (returns**2).sum()])
-    files = [(*ids, float(logs.reward.min()), float(logs.reward.max()))]
+    files: list[tuple[Any, Any, int, float, float]] = [
+        (low, high, n, float(logs.reward.min()), float(logs.reward.max()))
+    ]
     if not logs.tabular:
         return First(sums, files, logs.state.sum(axis=0), np.zeros(0), np.zeros(0))
     begins = np.bincount(logs.state[logs.first_steps], minlength=logs.states)

@@ -340,5 +340,5 @@ def states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], obje
 
 
 def _features_of(given: object, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
-    found = states_to_features(given, logs)
-    return lambda states: feature_matrix(states if found is None else found(states), len(states), "features of s")
+    phi = states_to_features(given, logs)
+    return lambda states: feature_matrix(states if phi is None else phi(states), len(states), "features of s")

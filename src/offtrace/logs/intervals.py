@@ -60,8 +60,8 @@ def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed
         n = min(max(1, DRAWS // E), resamples - first)
         weight = _weights(rng, (n, E))
         parts.append(weight @ both / weight.sum(axis=1, keepdims=True))
-    found = np.concatenate(parts)
-    moved, squared = found[:, : len(mean)], found[:, len(mean) :]
+    draws = np.concatenate(parts)
+    moved, squared = draws[:, : len(mean)], draws[:, len(mean) :]
     spread = np.sqrt(np.maximum(squared - moved**2, np.finfo(float).tiny))
     tail = (1 - confidence) / 2
     low, high = np.quantile(moved / spread, [tail, 1 - tail], axis=0, method="inverted_cdf")

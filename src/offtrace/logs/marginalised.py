@@ -99,17 +99,17 @@ def marginalised(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
     return value, starts.contributions(d.values[starts.state]) + pull
 
 
-def settled(evidence: Evidence, found: Estimated) -> Check | None:
+def settled(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether there is an occupancy: not where π goes on for ever and γ = 1."""
-    if not np.isnan(found.value):
+    if not np.isnan(estimated.value):
         return None
     words = "the occupancy of the target policy was not found, so that it has no value and no interval; try a γ below 1"
     return Check("settled", float("nan"), words, True)
 
 
-def mean_ratio(evidence: Evidence, found: Estimated) -> Check | None:
+def mean_ratio(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Σ_i w(s_i) ρ_i / Σ_i w(s_i), the mean of ρ over the states of π, which should be 1; None where no step weighs anything."""
-    if np.isnan(found.value):
+    if np.isnan(estimated.value):
         return None
     d = evidence.densities
     weight, ratio = d.ratio[evidence.logs.state], d.step_ratio
@@ -126,9 +126,9 @@ def mean_ratio(evidence: Evidence, found: Estimated) -> Check | None:
     return Check("mean weight", mean, words, off)
 
 
-def lost(evidence: Evidence, found: Estimated) -> Check | None:
+def lost(evidence: Evidence, estimated: Estimated) -> Check | None:
     """How much of π's way arrives where nothing was logged."""
-    share = 0.0 if np.isnan(found.value) else evidence.densities.lost
+    share = 0.0 if np.isnan(estimated.value) else evidence.densities.lost
     if not share:
         return None
     words = f"{percent(share)} of the target's way, discounted, leads to states in which nothing was logged: taken for worth 0"

@@ -133,13 +133,13 @@ def _past(logs: Logs, v: NDArray[np.float64], e: NDArray[np.float64]) -> tuple[N
 def _tested(moments: NDArray[np.float64], lost: NDArray[np.float64]) -> HiddenStates:
     """The test of Σ_t z_t e_t = 0, for z_t e_t [N, k] whose squares are too small by factors [N], since means were taken off."""
     size = np.sqrt((moments**2).sum(axis=0))
-    told = size > 0  # else state and action already say it
-    if not told.any():
+    informative = size > 0  # else state and action already say it
+    if not informative.any():
         return HiddenStates(1.0)
-    scaled = moments[:, told] / size[told]
+    scaled = moments[:, informative] / size[informative]
     g, C = scaled.sum(axis=0), (lost[:, None] * scaled).T @ scaled
     values, vectors = np.linalg.eigh(C)
     kept = values > 1e-8 * values[-1]
     statistic = float(((vectors[:, kept].T @ g) ** 2 / values[kept]).sum())
-    most = np.flatnonzero(told)[int(np.argmax(np.abs(g)))]
+    most = np.flatnonzero(informative)[int(np.argmax(np.abs(g)))]
     return HiddenStates(float(chdtrc(np.count_nonzero(kept), statistic)), PAST[most])

@@ -78,10 +78,10 @@ def on_policy(trace: Trace, logs: Logs, gamma: float) -> Sampled:
     return _Sarsa(trace, replace(logs, log_mu=log_mu), policy, gamma)
 
 
-def first_values(found: Fit | Regressed) -> NDArray[np.float64]:
+def first_values(fitted: Fit | Regressed) -> NDArray[np.float64]:
     """Q̂(s_0, a_0) of each episode [E]."""
-    logs = found.sampled.logs
-    return np.asarray(found.at_steps[0][logs.first_steps])
+    logs = fitted.sampled.logs
+    return np.asarray(fitted.at_steps[0][logs.first_steps])
 
 
 @dataclass(frozen=True, eq=False)

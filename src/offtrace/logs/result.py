@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -420,9 +420,8 @@ def finite(value: object) -> Any:
     {'a': [None, True]}
     """
     if isinstance(value, dict):
-        return {str(key): finite(each) for key, each in value.items()}
+        return {str(key): finite(each) for key, each in cast("dict[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+        return [finite(each) for each in cast("list[object]", value)]
+    plain: Any = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not np.isfinite(plain) else plain

@@ -52,14 +52,14 @@ def rows_of(
     return rows
 
 
-def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Row:
+def checked(row: Row, estimate: tuple[float, np.ndarray], evidence: Evidence) -> Row:
     """The row with its checks, and with an interval only where there can be one, of values that can be."""
     entry = ESTIMATORS[row.estimator]
     row = _widened(row, entry, evidence)
     allowed, seen = evidence.allowed, evidence.observed
-    estimated = Estimated(*found, row.low, row.high)
+    estimated = Estimated(*estimate, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
-    if (of_kernel := _of_kernel(row, found, entry, evidence)) is not None:
+    if (of_kernel := _of_kernel(row, estimate, entry, evidence)) is not None:
         check, less, more = of_kernel
         checks.append(check)
         row = _wider(row, less, more)
@@ -90,7 +90,7 @@ def without_failed_intervals(rows: list[Row]) -> list[Row]:
 
 
 def _of_kernel(
-    row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
+    row: Row, estimate: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
 ) -> tuple[Check, float, float] | None:
     """How far a kernel moves an estimate, and how much lower and higher the value without it may therefore be.
 
@@ -101,7 +101,7 @@ def _of_kernel(
     with np.errstate(over="ignore", invalid="ignore"):
         value, x = entry.function(evidence.narrower)
         bias = 2 * (row.estimate - value)
-        error = 2 * float((found[1] - x).std() / np.sqrt(len(x)))
+        error = 2 * float((estimate[1] - x).std() / np.sqrt(len(x)))
     if not np.isfinite([bias, error]).all():
         return None
     failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
@@ -142,7 +142,7 @@ def refitted(
     if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
     rng, E, starts = np.random.default_rng(seed), sampled.logs.episodes, evidence.starts
-    found: list[float] = []
+    values: list[float] = []
     gains: list[float] = []
     for i in range(refits):
         tell(f"{row.estimator}: refit {i + 1} of {refits}", 0)
@@ -150,11 +150,11 @@ def refitted(
         logs = take(sampled.logs, drawn)
         states = logs.state[logs.first_steps] if starts.own else starts.state
         weight = np.full(E, 1 / E) if starts.own else starts.weight
-        found.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
-        gains.append(found[-1] - float(evidence.observed.returns[drawn].mean()))
+        values.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
+        gains.append(values[-1] - float(evidence.observed.returns[drawn].mean()))
     nan = float("nan")
     t = float(stdtrit(refits - 1, (1 + confidence) / 2)) if refits > 1 else nan
-    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (found, gains))
+    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (values, gains))
     return replace(
         row, standard_error=error, low=row.estimate - t * error, high=row.estimate + t * error, effective=nan, largest=nan,
         gain_low=row.gain - t * spread, gain_high=row.gain + t * spread,

@@ -31,7 +31,7 @@ class WayOut:
     taken_for: float = 0.0
 
 
-def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
+def way_out(evidence: Evidence, fitted: Fit | Regressed | None = None) -> WayOut:
     """How much of the target's way leaves the data. Of features only: how much of its first steps never was logged."""
     logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
     if policy.table is None:
@@ -56,6 +56,6 @@ def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
     share = at_first_states(outside)
     if share < 1e-9:  # the way there does not begin in any first state
         return WayOut(0.0)
-    if found is None:
+    if fitted is None:
         return WayOut(min(share, 1.0))
-    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(found, np.arange(logs.states))))
+    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(fitted, np.arange(logs.states))))

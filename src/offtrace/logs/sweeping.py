@@ -84,7 +84,7 @@ def sweep(
 
     >>> import numpy as np
     >>> target = np.full((1000, 4), 0.25)
-    >>> found = sweep("logs/", target, gamma=0.99)  # doctest: +SKIP
+    >>> swept = sweep("logs/", target, gamma=0.99)  # doctest: +SKIP
     """
     files, trace = files_in(source), _checked_trace(OneStep() if trace is None else trace, columns)
     gamma = number("gamma", gamma, 0.0, 1.0)
@@ -208,17 +208,17 @@ def _swept(
 
 def _checked_trace(trace: object, columns: Columns) -> Trace:
     """A trace that can be swept; else an error that says what to do."""
-    found = as_trace(trace)
-    if found.shape is not None:
+    rule = as_trace(trace)
+    if rule.shape is not None:
         raise ValueError(
-            f"{found.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
+            f"{rule.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
         )
-    if found.needs_mu and columns.behaviour is None:
+    if rule.needs_mu and columns.behaviour is None:
         raise ValueError(
-            f"{found.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
+            f"{rule.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
             "it, Columns(mu=…) or Columns(log_mu=…), or take a trace that needs no μ: TreeBackup, QLambda, OneStep"
         )
-    return found
+    return rule
 
 
 def _policy(target: object, states: Names, actions: Names) -> tuple[object, Names, Names]:

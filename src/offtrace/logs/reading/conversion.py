@@ -33,7 +33,7 @@ class Conversion:
         self.frame = table.frame
         self.schema = table.frame.collect_schema()
         self.hints: dict[str, str] = {}
-        self.never: dict[str, list[str]] = {}
+        self.never: dict[str, list[int | str]] = {}
         there = self.schema.names()
         pl = polars()
         self.episodes: Names = None
