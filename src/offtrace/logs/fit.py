@@ -142,6 +142,8 @@ class Regressed:
     features: Callable[[np.ndarray], np.ndarray]
     sweeps: int
     converged: bool
+    at_steps: tuple[np.ndarray, np.ndarray]
+    """q [N] and v [N] at the logged steps."""
 
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
@@ -155,13 +157,6 @@ class Regressed:
     def values(self, states: np.ndarray) -> np.ndarray:
         """Σ_a π(a|s) Q(s, a) [n]."""
         return _expected(self.model, self.features(states), self.sampled.policy.choices(states))
-
-    @cached_property
-    def at_steps(self) -> tuple[np.ndarray, np.ndarray]:
-        """q [N] and v [N] at the logged steps."""
-        logs = self.sampled.logs
-        x, (following, pi, on) = self.features(logs.state), _following(self.sampled, self.features)
-        return _predictions(self.model, x, logs.action, following, pi, on)
 
 
 def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
@@ -257,26 +252,30 @@ def moved(basis: Table | Linear, piece: slice, c: np.ndarray, theta: np.ndarray)
 def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
     logs = sampled.logs
     features = _features_of(regressor.of_states, logs)
-    x, (following, pi, on) = features(logs.state), _following(sampled, features)
+    inputs = with_action(features(logs.state), logs.action, logs.actions)
+    on = np.flatnonzero(~logs.terminated)  # after an end the next state may be anything
+    following = features(logs.next_state[on]) if len(on) else np.empty((0, 0))
+    following_pi = sampled.next_choices(slice(0, len(logs)))[on]
     first = features(logs.state[logs.first_steps])
     first_pi = sampled.policy.choices(logs.state[logs.first_steps])
-    inputs = with_action(x, logs.action, logs.actions)
     q, v = np.zeros(len(logs)), np.zeros(len(logs))
     model: Any = None
     values: list[float] = [0.0]
-    for _ in range(regressor.sweeps):
+    settled = False
+    while not settled and len(values) <= regressor.sweeps:
         parts = sampled.each(lambda p, q=q, v=v: q[p] + sampled.corrections(p, q[p], v[p], logs.reward[p]))
         model = regressor.make().fit(inputs, np.concatenate(list(parts)))
-        q, v = _predictions(model, x, logs.action, following, pi, on)
+        q = np.asarray(model.predict(inputs), float)
+        if len(on):  # regressors take no empty arrays
+            v[on] = _expected(model, following, following_pi)
         values.append(float(_expected(model, first, first_pi).mean()))
         if not np.isfinite(values[-1]):
             raise FloatingPointError(
                 f"fitted iteration diverged in sweep {len(values) - 1}: a smaller λ, a trace with the recursive condition "
                 "(trace.recursive_condition) or a regressor that extrapolates less may help"
             )
-        if _settled(values, regressor.tolerance):
-            return Regressed(sampled, model, features, len(values) - 1, True)
-    return Regressed(sampled, model, features, len(values) - 1, False)
+        settled = _settled(values, regressor.tolerance)
+    return Regressed(sampled, model, features, len(values) - 1, settled, (q, v))
 
 
 def _settled(values: list[float], tolerance: float) -> bool:
@@ -290,35 +289,12 @@ def _settled(values: list[float], tolerance: float) -> bool:
     return rate < 1 and abs(last) * rate / (1 - rate) <= tolerance * abs(values[-1])
 
 
-def _predictions(
-    model: Any, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """q [N] and v [N], 0 after an end."""
-    v = np.zeros(len(x))
-    if len(on):  # regressors take no empty arrays
-        v[on] = _expected(model, following, pi)
-    return np.asarray(model.predict(with_action(x, action, pi.shape[1] if pi.ndim == 2 else 0)), float), v
-
-
 def _expected(model: Any, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
     """Σ_a π(a|s) Q(s, a) [n], for π [n, A] or for actions [n, m, k]."""
     if pi.ndim == 3:
         return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]
     A = pi.shape[1]
     return np.asarray(sum(pi[:, a] * model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A)))
-
-
-def _following(
-    sampled: Sampled, features: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features and π(·|s') of the next states that count, and which steps they follow: after an end they may be anything."""
-    logs = sampled.logs
-    on = np.flatnonzero(~logs.terminated)
-    return (
-        features(logs.next_state[on]) if len(on) else np.empty((0, 0)),
-        sampled.next_choices(slice(0, len(logs)))[on],
-        on,
-    )
 
 
 def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:

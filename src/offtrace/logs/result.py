@@ -423,5 +423,5 @@ def finite(value: object) -> Any:
         return {str(key): finite(each) for key, each in cast("dict[object, object]", value).items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in cast("list[object]", value)]
-    plain: Any = value.item() if isinstance(value, np.generic) else value
+    plain: object = cast("Any", value).item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and not np.isfinite(plain) else plain
