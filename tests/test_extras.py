@@ -24,7 +24,7 @@ def test_no_message_names_offtrace_on_a_package_index() -> None:
 
 def test_every_extra_that_a_message_names_exists() -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    named = {extra for text in SOURCES for extra in re.findall(r"\binstall\(['\"]([\w-]+)['\"]\)", text)}
+    named = {extra for text in SOURCES for extra in re.findall(r"\b(?:install|from_extra)\(['\"]([\w-]+)['\"]", text)}
     assert {"studies", "reports", "logs", "deep", "jax", "torch"} <= named <= set(known)
     assert "'WHEEL[logs]'" in install("logs")
 

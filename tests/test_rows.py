@@ -42,7 +42,7 @@ ENTRIES: dict[str, Callable[[list[float]], Any]] = {
     "mdps.mixture": lambda row: mdps.mixture(table(row), table([0.5, 0.5]), 0.5),
     "MDP.q": lambda row: MDP.q(table(row)),
     "Operator": lambda row: Operator(ot.Retrace(), MDP, target=table(row), behavior=table([0.5, 0.5])),
-    "learners": lambda row: coded("pi", table(row), (MDP.S, 2)),
+    "learners": lambda row: coded("pi", table(row), (MDP.S, 2), 2),
     "evaluation, a table": lambda row: as_policy(table(row, 2), logs()),
     "evaluation, a function": lambda row: as_policy(lambda states: table(row, len(states)), logs()),
     "evaluation, the start": lambda row: Starts.of(logs(), np.array(row)),
@@ -88,7 +88,7 @@ def test_what_is_computed_is_that_of_the_distribution() -> None:
         Operator(ot.Retrace(), MDP, target=pi, behavior=table([0.5, 0.5])).contraction for pi in (exact, off)
     )
     assert found.lower == pytest.approx(wanted.lower, rel=1e-12)
-    assert coded("pi", off, (MDP.S, 2)).table.sum(axis=1) == pytest.approx(1.0, abs=1e-15)
+    assert coded("pi", off, (MDP.S, 2), 2).table.sum(axis=1) == pytest.approx(1.0, abs=1e-15)
     assert as_policy(table([0.25, 0.75], 2) * (1 + 9e-6), logs()).probabilities(np.array([0])).sum() == pytest.approx(
         1.0, abs=1e-15
     )

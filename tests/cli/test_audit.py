@@ -19,7 +19,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    def stand_in(progress=None):
+    def stand_in(progress=None, **_):
         if progress:
             progress(0, 2, "a | b")
             progress(2, 2, "")
@@ -110,9 +110,9 @@ def test_a_python_file_can_import_its_neighbours(tmp_path, capsys, monkeypatch):
     (tmp_path / "rules_of_mine.py").write_text(
         "import offtrace as ot\nfrom weights_of_mine import LAM\nmine = ot.RBIS(lam=LAM)\n"
     )
-    from offtrace.cli.rule_options import trace_of_logs
+    from offtrace.cli.rule_options import named_or_in_file
 
-    assert trace_of_logs(f"{tmp_path}/rules_of_mine.py:mine", {}) == offtrace.RBIS(lam=0.25)
+    assert named_or_in_file(f"{tmp_path}/rules_of_mine.py:mine", {}) == offtrace.RBIS(lam=0.25)
 
 
 def test_columns_of_repeated_options_add_up():

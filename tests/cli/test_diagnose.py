@@ -40,6 +40,14 @@ def test_packed_rows_of_unequal_length(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"ess sequence      {wanted['ess_sequence']:.4g}" in out
 
 
+def test_rules_without_lambda_and_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", **BATCH)
+    (tmp_path / "rules.py").write_text("import offtrace as ot\n\nmine = ot.Retrace(lam=0.5)\n")
+    for name, trace in (("one-step", ot.OneStep()), (f"{tmp_path / 'rules.py'}:mine", ot.Retrace(lam=0.5))):
+        assert main(["diagnose", str(tmp_path / "a.npz"), "--trace", name]) == 0
+        assert str(ot.diagnose_weights(trace, **BATCH, level="prefix")) in capsys.readouterr().out
+
+
 def test_a_mistake_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noisy = BATCH["log_mu"] + 0.1 * RNG.normal(size=BATCH["log_mu"].shape)
     np.savez(tmp_path / "a.npz", old=noisy, rollout=np.roll(noisy, 1, axis=1))

@@ -114,7 +114,7 @@ def test_c_trace_evaluates_its_mixture_and_moves_it_as_adapt_does() -> None:
     q = np.asarray(table, np.float64)
     π, μ = (np.exp(q / t) / np.exp(q / t).sum(axis=1, keepdims=True) for t in (0.5, 2.0))
     s, a, valid = np.argmax(drawn.observation, axis=2), np.asarray(drawn.action), np.asarray(drawn.valid)
-    x = agent.trajectory(learner, drawn, agent.online(learner.weights, drawn), trace)
+    x = agent.trajectory(learner, drawn, agent.values(learner, drawn.observation), trace)
     mixed = ((0.4 * π + 0.6 * μ) * q).sum(axis=1)
     np.testing.assert_allclose(np.asarray(x["next_value"])[valid], mixed[s[:, 1:]][valid], rtol=1e-5)
     moved = jax.jit(agent.moved)(trace, learner, drawn)

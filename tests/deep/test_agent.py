@@ -17,6 +17,7 @@ from helpers import name_of
 from offtrace.deep import Config
 from offtrace.deep import replay_memory as memories
 from offtrace.deep.agent import probabilities
+from offtrace.deep.networks import Optimizer
 from offtrace.deep.replay import ReplayAgent
 from offtrace.returns import by_definition
 
@@ -72,7 +73,9 @@ def drawn_sequences(burn_in: int) -> Sequences:
     assert (drawn.terminated & drawn.valid).any()
     assert (drawn.truncated & drawn.valid).any()
     assert not drawn.valid.all()
-    online, table_of = (np.asarray(agent.online(weights, drawn)) for weights in (learner.weights, learner.target))
+    online, table_of = (
+        np.asarray(agent.network(weights, drawn.observation)) for weights in (learner.weights, learner.target)
+    )
     policy = np.exp(online.astype(np.float64) / 0.5)
     policy /= policy.sum(axis=-1, keepdims=True)
     made_of_them = dict(agent.trajectory(learner, drawn, jnp.asarray(online)))
@@ -137,7 +140,7 @@ def test_a_table_learns_what_the_tabular_replay_learner_does(trace: Any) -> None
         policies="epsilon", target_epsilon=0.1, capacity=4 * 61,
     )  # fmt: skip
     agent, learner, memory = made(config)
-    agent.optimizer = optax.sgd(α)
+    agent.optimizer = Optimizer(optax.sgd(α), clip=0.0)
     learner = jax.jit(agent.first)(jax.random.PRNGKey(0))
     q = np.zeros((5, 3))
     learn = jax.jit(agent.learn)
@@ -175,8 +178,8 @@ def test_minibatches_see_every_step_once_and_targets_of_before() -> None:
     for config in (whole, pieces):
         agent, learner, memory = made(config)
         memory = memory._replace(valid=jnp.ones_like(memory.valid))  # all pieces then have as many steps that count
-        agent.optimizer = optax.sgd(0.0)
-        learner = learner._replace(optimizer=agent.optimizer.init(learner.weights))
+        agent.optimizer = Optimizer(optax.sgd(0.0), clip=0.0)
+        learner = learner._replace(optimizer=agent.optimizer.first(learner.weights).optimizer)
         learner, _, loss = jax.jit(agent.learn)(config.trace, learner, memory, jax.random.PRNGKey(3))
         losses.append(float(loss))
         assert int(learner.updates) == config.minibatches
@@ -200,7 +203,7 @@ def test_credit_is_what_diagnose_says() -> None:
     key = jax.random.PRNGKey(8)
     found = jax.jit(agent.credit)(trace, learner, memory, key)
     drawn = DRAW(memory, key, config.batch, config.window)
-    x = jax.jit(lambda learner: agent.trajectory(learner, drawn, agent.online(learner.weights, drawn)))(learner)
+    x = jax.jit(lambda learner: agent.trajectory(learner, drawn, agent.values(learner, drawn.observation)))(learner)
     rows = {n: np.asarray(x[n], np.float64) for n in ("log_pi", "log_mu")}
     flags = {n: np.asarray(x[n]) for n in ("terminated", "truncated", "valid")}
     for name, gamma in (("magnitude", 0.9), ("length", 1.0)):

@@ -46,7 +46,7 @@ def test_its_errors_are_those_of_the_means(trace: Any) -> None:
 
     @jax.jit
     def both(learner: Any) -> Any:
-        online = agent.online(learner.weights, some)
+        online = agent.of_weights(learner.weights, some.observation)
         x = agent.trajectory(learner, some, online, trace)
         wanted = ot.targets(trace, **x) - of_action(online[:, :-1], some.action)
         return wanted, agent._whole(trace, learner, some)[2]

@@ -310,11 +310,19 @@ def test_what_each_error_becomes(capsys: Any) -> None:
     for error in (CheckpointError("words"), DivergedError("words"), OSError("words"), ImportError("words")):
         assert status_of(error) == 2
         assert capsys.readouterr().err == "offtrace: words\n"
-    assert status_of(ImportError("no jax", name="jax")) == 2
-    assert "pip install '.[deep]'" in capsys.readouterr().err
     assert status_of(KeyboardInterrupt()) == 130
     with pytest.raises(RuntimeError, match="a bug"):
         status_of(RuntimeError("a bug"))
+
+
+@pytest.mark.parametrize("package", ["flax", "optax"])
+def test_without_a_package_it_says_how_to_install_it(package: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from offtrace import cli; sys.exit(cli.main(sys.argv[1:]))"
+    given = ["deep", "train", "CartPole-v1", "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", code, *given], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"offtrace: deep agents need {package}: pip install '.[deep]'")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_command_line_does_not_wait_for_jax() -> None:

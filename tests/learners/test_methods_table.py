@@ -20,6 +20,19 @@ def test_the_page_has_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8").endswith("\n\n" + table.as_markdown(table.rows()) + "\n")
 
 
+TITLES = """
+Sarsa(0.9)  TD(0.9)  ABTD(0.5)  GTD(0.9)  GTD2(0.9)  PGTD2(0.9)  TDRC(0.9)  HTD(0.9)  GQ(0.9)  Gradient ABQ(0.5)  ETD(0.9)
+ETD(0.9, 0.8)  PTD(0.9)  PQ(0.9)  True online TD(0.9)  True online Sarsa(0.9)  Expected Sarsa(0.9)  V-trace(0.9)
+Tree Backup(0.9) on states  TD with ‖e‖ ≤ 2
+"""
+
+
+def test_titles_have_the_numbers_of_a_method() -> None:
+    calls = [row.call for row in table.rows() if method_named(row.name) and "," not in row.values]
+    titles = {eval(call, {"method": method}).title for call in calls}
+    assert titles == set(TITLES.strip().replace("\n", "  ").split("  "))
+
+
 def test_every_line_of_code_makes_its_method() -> None:
     for row in table.rows():
         made = eval(row.call, {"method": method})

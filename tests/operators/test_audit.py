@@ -8,6 +8,7 @@ import pytest
 
 import offtrace as ot
 from offtrace.mdps import alternating, garnet, one_state_two_actions, q_lambda_tight, switch_or_stay
+from offtrace.operators import check_proof
 from offtrace.operators.auditing.audit_table import HOLDS, REFUTED, as_json, as_markdown, as_text, audit
 from offtrace.operators.auditing.claims import (
     CLAIMS,
@@ -34,12 +35,27 @@ def calls():
 
 
 @pytest.fixture(scope="module")
-def rows(calls):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("proofs")
+
+
+@pytest.fixture(scope="module")
+def rows(calls, folder):
     patch = pytest.MonkeyPatch()
     search_by_count(patch, 1_000)
-    made = audit(lambda done, total, statement: calls.append((done, total, statement)))
+    made = audit(lambda done, total, statement: calls.append((done, total, statement)), proofs=folder)
     patch.undo()
     return made
+
+
+def test_counterexamples_have_proofs_that_another_program_verifies(rows, folder):
+    verified = {row.where: row.verified for row in rows if row.verified}
+    assert {"Theorem 1", "Theorem 2", "Lemma 2", "Section 4.3", "Section 4.1"} <= set(verified)
+    assert any("radius of Z is at least 2.43" in sentence for sentence in verified["Theorem 1"])
+    assert verified["Theorem 2"] == ("control cycles with period 2",)
+    files = sorted(folder.glob("*.json"))
+    assert len(files) >= 12
+    assert all(check_proof.main(file) is None for file in files)
 
 
 VERDICTS = [

@@ -15,7 +15,7 @@ def test_the_tables_hold_what_the_page_shows(tmp_path) -> None:
     shown = views.Views(*synthetic.records(seeds=5))
     paper_tables.write(shown, tmp_path)
     read = pl.read_csv(tmp_path / "table.csv")
-    best = shown.at_best()
+    best = shown.best
     assert read["method"].to_list() == best["method"].to_list()
     assert read["mean"].to_list() == best["mean"].to_list()
     tex = (tmp_path / "table.tex").read_text()

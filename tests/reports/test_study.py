@@ -52,7 +52,7 @@ def test_the_areas_are_those_of_independent_code(tmp_path: Path) -> None:
     grid = {"environments": ["bifurcation-1"], "lams": [0.5], "alphas": [0.9], "traces": list(wanted), "subsets": {}}
     study = studies.Study.declared({**shipped, **grid, "name": "reference", "seeds": seeds}).at(tmp_path)
     study.run(workers=0, progress=False)
-    shown = views.Views(study.records(), study.curves(), study.facts()).at_best()
+    shown = views.Views(study.records(), study.curves(), study.facts()).best
     assert set(shown["method"]) == set(wanted)
     for row in shown.iter_rows(named=True):
         mean, interval = wanted[row["method"]]

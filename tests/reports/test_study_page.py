@@ -248,7 +248,7 @@ def test_a_tie_is_called_one() -> None:
     shown = views.Views(rows.with_columns(value=values), curves, facts)
     said = words.answer(shown)[0]
     assert said.startswith("**Retrace and RBIS** share")
-    assert shown.at_best().filter(mark="best")["method"].to_list() == ["Retrace", "RBIS"] * 4
+    assert shown.best.filter(mark="best")["method"].to_list() == ["Retrace", "RBIS"] * 4
 
 
 NUMBERS = (

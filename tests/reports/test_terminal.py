@@ -17,7 +17,7 @@ def test_best_first_with_every_environment() -> None:
     assert "Bifurcation 2" in lines[0]
     body = lines[2:5]
     assert [line.split("  ")[0] for line in body] == shown.summary.iqm["method"].to_list()
-    best = {row["environment"]: row for row in shown.at_best().iter_rows(named=True) if row["mark"] == "best"}
+    best = {row["environment"]: row for row in shown.best.iter_rows(named=True) if row["mark"] == "best"}
     assert sum(line.count("★") for line in body) == len(best) == 2
     for row in best.values():
         line = next(line for line in body if line.startswith(row["method"]))

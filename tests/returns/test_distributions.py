@@ -262,6 +262,21 @@ def test_what_is_wrong_is_named():
     refused("probabilities is missing", TypeError, probabilities=None)
     refused(r"log_mu is -inf: got -inf at index \[0, 2\]", log_mu=np.array([[0.0, 0.0, -np.inf]]))
     refused("log_mu is missing", TypeError, log_mu=None)
+    refused(r"reward must be finite: got nan at index \[0, 1\]", reward=np.array([[0.0, np.nan, 0.0]]))
+    refused(r"gamma must lie in \[0, 1\]: got 1.5 at index \[0, 2\]", gamma=np.array([[0.5, 0.5, 1.5]]))
+    refused("gamma must lie in", gamma=2.0)
+    refused("terminated must be boolean or 0/1 integers", TypeError, terminated=np.full((1, 3), 0.5))
+    refused("truncated", TypeError, truncated=None)
+    atoms = {"atoms": np.zeros((1, 3, 2)), "next_atoms": np.zeros((1, 3, 2))}
+    steps = {name: a for name, a in arrays.items() if not name.endswith("probabilities")}
+    cases: Any = (
+        (r"atoms must be finite, got .* at index \[0, 1\]", {"atoms": np.array([[[0, 0], [np.nan, 0], [0, 0.0]]])}),
+        ("next_weights must hold probabilities that sum to 1", {"next_weights": np.ones((1, 3, 2))}),
+        ("next_weights are of 3 atoms but next_atoms are 2", {"next_weights": np.ones((1, 3, 3)) / 3}),
+    )
+    for words, changed in cases:
+        with pytest.raises(ValueError, match=words):
+            ot.quantile_targets(ot.Retrace(), **steps, **atoms | changed)
     refused(r"next_probabilities has shape \(1, 3\)", next_probabilities=np.ones((1, 3)))
     with pytest.raises(ValueError, match="reward must be"):
         ot.distributional_targets(ot.Retrace(), **{**arrays, "support": SUPPORT, "reward": np.zeros((0, 3))})

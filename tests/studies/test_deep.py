@@ -23,7 +23,7 @@ from offtrace.studies.environments import GAMES
 from offtrace.studies.plan import Job, Plan
 from offtrace.studies.tasks import deep as deep_units
 from offtrace.studies.tasks.deep import to_columns
-from offtrace.studies.traces import make
+from offtrace.studies.traces import configured, make
 from studies.forked import Forks
 from studies.small import equal, forget
 
@@ -202,7 +202,7 @@ def test_every_trace_of_the_study_can_be_compiled() -> None:
     for i, job in enumerate(jobs):
         traces = [trace for trace in traces_of(job) for _ in range(6 // len(job.lams))]
         game = job.unit.environment if not i else "CartPole-v1"  # the trace does not see the game
-        config = job.protocol.config(game, traces[0], job.unit.age)
+        config = configured(job.protocol, game, traces[0], 10_000, {})
         made = trainer(config, list(range(6)))
         first, stacked = jax.eval_shape(made.first, keys), _stacked(traces, config, 6)
         if i:  # the rest of `advance` does not see the trace
@@ -310,5 +310,7 @@ def test_the_memory_is_as_long_as_the_data_are_old() -> None:
     plan = Plan(Study.declared(declared(ages=[2_000])))
     job = plan.job(next(iter(plan.units.values())))
     assert job.lams == (0.5, 0.9)
-    assert job.protocol.config("CartPole-v1", traces_of(job)[0], job.unit.age).capacity == 2_000
+    assert job.unit.age is not None
+    config: Any = configured(job.protocol, "CartPole-v1", traces_of(job)[0], job.unit.age, {})
+    assert config.capacity == 2_000
     assert plan.runs == 2 * 2 * 2  # traces, λ and seeds

@@ -151,6 +151,10 @@ def quantile_expected_sarsa(
     0.5
     """
     source = jnp.asarray(dist_q_tm1)[:, a_tm1]
-    target = stopped(r_t + discount_t * jnp.asarray(dist_q_t), stop_target_gradients)
-    by_action = jax.vmap(lambda y: quantile_regression_loss(source, tau_q_tm1, y, huber_param), in_axes=1)(target)
+    target = stopped(jnp.asarray(r_t + discount_t * jnp.asarray(dist_q_t)), stop_target_gradients)
+
+    def of_action(target: Array) -> Array:
+        return quantile_regression_loss(source, tau_q_tm1, target, huber_param)
+
+    by_action: Array = jax.vmap(of_action, in_axes=1)(target)
     return by_action @ stopped(jnp.asarray(probs_a_t), stop_target_gradients)

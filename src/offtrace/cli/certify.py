@@ -11,9 +11,9 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.cli.log_policies import read_arrays
+from offtrace._shared.whole_files import read_npz
 from offtrace.cli.options import Output
-from offtrace.cli.rule_options import parameters, trace_of_logs
+from offtrace.cli.rule_options import named_or_in_file, parameters
 
 EXAMPLES = ("alternating", "one_state_two_actions", "powers_of_two", "q_lambda_tight")
 """Functions of `offtrace.mdps` that return an MDP and two policies."""
@@ -39,7 +39,7 @@ def certify(
     """
     from offtrace import operators
 
-    print(operators.certify(trace_of_logs(trace, {"lam": 1.0, **rule}), *problem(mdp), proof=proof))
+    print(operators.certify(named_or_in_file(trace, rule, lam=1.0), *problem(mdp), proof=proof))
     return 0
 
 
@@ -53,7 +53,12 @@ def problem(name: str) -> tuple[Any, np.ndarray, np.ndarray]:
         raise ValueError(
             f"there is no example {name!r}{did_you_mean(name, EXAMPLES)}: {', '.join(EXAMPLES)}, or an .npz file"
         )
-    there = read_arrays(Path(name))
+    try:
+        there = read_npz(Path(name))
+    except Exception as error:  # a changed byte can lead a reader of ZIP files anywhere
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"{name} is no .npz file of plain arrays, or it is damaged ({error})") from error
     lacking = [each for each in ARRAYS if each not in there]
     if lacking:
         raise ValueError(

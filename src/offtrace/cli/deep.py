@@ -5,18 +5,15 @@ Nothing here imports JAX before a command runs: `--help` and wrong options need 
 
 from __future__ import annotations
 
-import ast
-import inspect
 import math
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
+from docstring_parser import parse_from_object
 from tyro.conf import Positional, arg
 
 from offtrace.cli.options import Modules, Output, Quiet, spelt
@@ -77,7 +74,7 @@ def train(
     config = configured(game, agent, trace, rule, of_agent)
     if keep < 1:
         raise ValueError(f"keep must be at least 1: no run resumes without a checkpoint, got {keep}")
-    from offtrace.deep.runs import train
+    from offtrace.deep import train
 
     named = f"{config.agent} " if config.agent != "replay" else ""
     name = re.sub(r"[^\w.-]+", "-", f"{config.game} {named}{spelt_rule(config)}").strip("-")
@@ -103,21 +100,10 @@ def configured(
     return kind(game=game, trace=chosen_rule(trace, rule, LAMBDA, default), **of_agent)
 
 
-@cache
-def _below_fields(cls: type) -> dict[str, str]:
-    """The strings below the fields that a class itself adds."""
-    (tree,) = ast.parse(inspect.getsource(cls)).body
-    return {
-        field.target.id: str(ast.literal_eval(below.value))
-        for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ())
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr)
-    }
-
-
-def documented(cls: type) -> dict[str, str]:
+def documented(cls: type[Settings]) -> dict[str, str]:
     """The string below each field in the source of its class, or of the class that it has it from."""
     bases = [base for base in reversed(cls.__mro__) if issubclass(base, Settings)]
-    return {name: text for base in bases for name, text in _below_fields(base).items()}
+    return {field.arg_name: field.description or "" for base in bases for field in parse_from_object(base).params}
 
 
 def spelt_rule(config: Settings) -> str:
@@ -173,7 +159,7 @@ def play(
         trust: import whatever module the checkpoint names: that runs it
         output: the GIF; play-seed-N.gif in FOLDER by default
     """
-    from offtrace.deep.player import play
+    from offtrace.deep import play
 
     game = play(folder, seed=seed, episodes=episodes, steps=steps, epsilon=epsilon, trust=trust, modules=list(modules))
     path = game.save(output or folder / f"play-seed-{game.seed}.gif")

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from tyro.conf import Positional, UseAppendAction, arg
 
+from offtrace._shared.extras import from_extra
 from offtrace._shared.suggestions import did_you_mean
+from offtrace._shared.whole_files import read_npz
 from offtrace.cli.options import Output
-from offtrace.cli.rule_options import parameters, trace_of_logs
+from offtrace.cli.rule_options import named_or_in_file, parameters
 
 NAMES = ("log_pi", "log_mu", "mask", "segment", "cu_seqlens")
-ENDINGS = (".npz", ".safetensors", ".parquet")
 Level = Literal["token", "prefix", "suffix", "sequence", "geometric"]
 Rule = Annotated[Mapping[str, Any], arg(name="", constructor_factory=lambda: parameters(default_lam=1.0))]
 WIDTH, HEIGHT = 60, 8
@@ -46,8 +47,7 @@ def diagnose(
     from offtrace.returns.weights.diagnose import diagnose_weights
 
     given = arrays_of(file, dict(_renamed(text) for texts in columns for text in texts))
-    lam = {"lam": 1.0} if "lam" not in rule else {}
-    diagnosis = diagnose_weights(trace_of_logs(trace, {**lam, **rule}), **given, level=level)
+    diagnosis = diagnose_weights(named_or_in_file(trace, rule, lam=1.0), **given, level=level)
     print(diagnosis)
     if not diagnosis.findings:
         print("No mistake is seen in the log-probabilities.")
@@ -70,12 +70,9 @@ def _renamed(text: str) -> tuple[str, str]:
 
 def arrays_of(file: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
     """The arrays of a batch by our names."""
-    if file.suffix not in ENDINGS:
-        raise ValueError(f"{file} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if not file.exists():
         raise FileNotFoundError(2, "No such file or directory", str(file))
-    read = {".npz": _npz, ".safetensors": _safetensors, ".parquet": _parquet}[file.suffix]
-    there = read(file)
+    there = _read(file)
     given: dict[str, Any] = {}
     for ours in NAMES:
         theirs = renamed.get(ours, ours)
@@ -89,32 +86,22 @@ def arrays_of(file: Path, renamed: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
-def _npz(file: Path) -> dict[str, np.ndarray]:
-    from offtrace._shared.whole_files import read_npz
-
-    return read_npz(file)
-
-
-def _safetensors(file: Path) -> dict[str, np.ndarray]:
-    from offtrace._shared.extras import install
-
-    try:
-        from safetensors.numpy import load_file
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{file.name} needs the package safetensors ({error}): {install('trainers')}") from None
-    return load_file(file)
-
-
-def _parquet(file: Path) -> dict[str, Any]:
-    from offtrace._shared.extras import install
-
-    try:
-        import polars as pl
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{file.name} needs polars ({error}): {install('logs')}") from None
-    frame = pl.read_parquet(file)
-    rows = {name: [row.to_numpy() for row in frame[name]] for name in frame.columns if frame[name].dtype == pl.List}
-    return {name: rows.get(name, frame[name].to_numpy()) for name in frame.columns if name in rows or not rows}
+def _read(file: Path) -> dict[str, Any]:
+    """All arrays of a file by their names; where a Parquet file has lists, its rows are these alone."""
+    if file.suffix == ".npz":
+        return read_npz(file)
+    if file.suffix == ".safetensors":
+        with from_extra("trainers", f"{file.name} needs the package"):
+            from safetensors.numpy import load_file
+        return load_file(file)
+    if file.suffix == ".parquet":
+        with from_extra("logs", f"{file.name} needs the package"):
+            import polars as pl
+        frame = pl.read_parquet(file)
+        lists = [name for name in frame.columns if frame[name].dtype == pl.List]
+        rows = {name: [row.to_numpy() for row in frame[name]] for name in lists}
+        return rows or {name: frame[name].to_numpy() for name in frame.columns}
+    raise ValueError(f"{file} must end in .npz, .safetensors or .parquet")
 
 
 def picture(share: np.ndarray) -> str:
@@ -131,12 +118,8 @@ def picture(share: np.ndarray) -> str:
 
 def draw(share: np.ndarray, file: Path) -> None:
     """A picture of the shares."""
-    from offtrace.figures.frames import plain, pyplot_and_colors
+    from offtrace import figures
 
-    pyplot, _ = pyplot_and_colors()
-    figure, axes = pyplot.subplots(figsize=(6, 3), layout="constrained")
-    axes.plot(np.arange(1, len(share) + 1), share)
-    axes.set(xlabel="decision of the sequence", ylabel="effective share of sequences", ylim=(0, 1.02))
-    plain(axes)
-    figure.savefig(file, dpi=150)
-    pyplot.close(figure)
+    name, none = "effective share of sequences", np.full(len(share), np.nan)
+    lines = [("", [(name, np.arange(1, len(share) + 1), share, none, none)])]
+    figures.band_panels(lines, xlabel="decision of the sequence", ylabel="", looks={name: 0}).savefig(file)

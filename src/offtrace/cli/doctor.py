@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
+from packaging.requirements import Requirement
 
 import offtrace
 from offtrace._shared.compile_cache import cached_njit
@@ -46,22 +46,17 @@ def doctor() -> int:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "numba", "scipy"))
     print(f"offtrace {offtrace.__version__}, Python {platform.python_version()}, {versions}")
     print(f"{platform.system()} on {platform.machine()}, {cores()} cores")
-    parts = {"Compiled code": [compiled()], "Backends": backends(), "Extras": extras()}
-    broken = sum(_shown(title, lines) for title, lines in parts.items())
+    broken = 0
+    for title, findings in {"Compiled code": compiled(), "Backends": backends(), "Extras": extras()}.items():
+        print(f"\n{title}")
+        for each in findings:
+            print(
+                f"  {MARKS[each.good]} {each.name}: {each.says}" + f"\n      {each.remedy}" * bool(each.remedy),
+                flush=True,
+            )
+            broken += each.good is False
     print(f"\n{broken} of these do not work." if broken else "\nAll that is there works.")
     return 1 if broken else 0
-
-
-def _shown(title: str, lines: Iterable[Finding]) -> int:
-    """Print the findings as they come; return how many of them do not work."""
-    print(f"\n{title}")
-    broken = 0
-    for one in lines:
-        print(f"  {MARKS[one.good]} {one.name}: {one.says}", flush=True)
-        if one.remedy:
-            print(f"      {one.remedy}")
-        broken += one.good is False
-    return broken
 
 
 def chosen_rules() -> list[Trace]:
@@ -89,37 +84,28 @@ def checked(name: str, convert: Convert) -> Finding:
         arrays = {key: convert(array) for key, array in given.items()}
         worst = 0.0
         for trace in chosen_rules():
-            computed = np.asarray(_on_host(offtrace.targets(trace, **arrays, gamma=0.97)), np.float64)
+            targets: Any = offtrace.targets(trace, **arrays, gamma=0.97)
+            computed = np.asarray(targets.cpu() if hasattr(targets, "cpu") else targets, np.float64)
             wanted, scale = by_definition.corrections(trace, **given, gamma=0.97)
             worst = max(worst, float(np.max(np.abs(computed - given["q"] - wanted) / (1 + scale))))
     except Exception as error:  # whatever a broken installation raises is what the reader must see
-        return Finding(
-            False, name, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", "reinstall it"
-        )
-    took = f"in {time.perf_counter() - started:.1f} s with compiling"
+        return Finding(False, name, f"{type(error).__name__}: {error}".splitlines()[0], "reinstall it")
     if not worst < 1e-4:  # JAX computes in float32 by default
         return Finding(False, name, f"targets differ from the definition by {worst:.1g}", "report it, with this output")
-    return Finding(True, name, f"targets are the definition's, to {worst:.0e}, {took}")
+    seconds = time.perf_counter() - started
+    return Finding(True, name, f"targets are the definition's, to {worst:.0e}, in {seconds:.1f} s with compiling")
 
 
-def _on_host(array: Any) -> Any:
-    return array.cpu() if hasattr(array, "cpu") else array
-
-
-def compiled() -> Finding:
-    """Where compiled code is kept, so that the next process need not compile it."""
+def compiled() -> Iterator[Finding]:
+    """Where compiled code is cached, so that the next process need not compile it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it would say is said here
+        warnings.simplefilter("ignore")  # the finding says the same
         function: Any = cached_njit()(_nothing)
-    folder = function.stats.cache_path
-    if folder is None:
-        return Finding(
-            None,
-            "no folder can be written",
-            "each process compiles anew",
-            "set NUMBA_CACHE_DIR to a folder that can be written",
-        )
-    return Finding(True, "it is cached", f"in {folder} and other folders there")
+    if folder := function.stats.cache_path:
+        yield Finding(True, "it is cached", f"in {folder} and other folders there")
+    else:
+        remedy = "set NUMBA_CACHE_DIR to a folder that can be written"
+        yield Finding(None, "no folder can be written", "each process compiles anew", remedy)
 
 
 def _nothing(x: float) -> float:
@@ -131,7 +117,7 @@ def backends() -> Iterator[Finding]:
     yield checked("NumPy", np.asarray)
     for name, extra, devices in (("PyTorch", "torch", _torch), ("JAX", "jax", _jax)):
         if find_spec(extra) is None:
-            yield missing(name, extra)
+            yield Finding(None, name, "it is not installed", install(extra))
             continue
         try:
             conversions = devices()
@@ -158,59 +144,36 @@ def _jax() -> dict[str, Convert]:
     import jax
 
     devices = {"the CPU": jax.devices("cpu")[0]} | {d.device_kind: d for d in jax.devices() if d.platform != "cpu"}
-    return {name: lambda array, to=device: jax.device_put(_float32(array), to) for name, device in devices.items()}
-
-
-def _float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
-
-
-def missing(name: str, extra: str) -> Finding:
-    """A backend that is not installed."""
-    return Finding(None, name, "it is not installed", install(extra))
+    return {name: lambda array, to=device: jax.device_put(array, to) for name, device in devices.items()}
 
 
 def extras() -> Iterator[Finding]:
     """Each extra of the package, with what it lacks."""
     try:
-        wanted = metadata.requires("offtrace") or []
+        about = metadata.metadata("offtrace")
     except metadata.PackageNotFoundError:
         yield Finding(None, "extras", "offtrace runs from its source and is not installed", "pip install .")
         return
-    needs: dict[str, list[str]] = {}
-    for line in wanted:
-        what, _, marker = line.partition(";")
-        extra = re.search(r"""extra\s*==\s*['"]([\w-]+)['"]""", marker)
-        if extra and not what.startswith("offtrace["):
-            needs.setdefault(extra[1], []).append(what.strip())
-    for extra, requirements in sorted(needs.items()):
-        lacking = sorted({said for requirement in requirements if (said := lacks(requirement))})
-        yield Finding(
-            None if lacking else True,
-            extra,
-            f"lacks {', '.join(lacking)}" if lacking else "complete",
-            install(extra) if lacking else "",
-        )
+    wanted = [Requirement(line) for line in about.get_all("Requires-Dist", [])]
+    for extra in sorted(about.get_all("Provides-Extra", [])):
+        own = [each for each in wanted if each.marker and each.marker.evaluate({"extra": extra})]
+        lacking = sorted({lack for each in own if (lack := lacks(each))})
+        if lacking:
+            yield Finding(None, extra, f"lacks {', '.join(lacking)}", install(extra))
+        else:
+            yield Finding(True, extra, "complete")
 
 
-def lacks(requirement: str) -> str:
+def lacks(wanted: Requirement) -> str:
     """What is missing of a requirement such as "jax>=0.8" or "pandas>=2.2,<3"; nothing if it is met.
 
-    >>> other = lacks("numpy>=1.0,<2").partition(" (")[0]
-    >>> lacks("numpy>=1.0"), lacks("no-such-package-anywhere>=2"), other
-    ('', 'no-such-package-anywhere', 'numpy>=1.0,<2')
+    >>> other = lacks(Requirement("numpy>=1.0,<2")).partition(" (")[0]
+    >>> lacks(Requirement("numpy>=1.0")), lacks(Requirement("no-such-package-anywhere>=2")), other
+    ('', 'no-such-package-anywhere', 'numpy<2,>=1.0')
     """
-    name = re.match(r"[\w.-]+", requirement)
-    assert name is not None
     try:
-        version = metadata.version(name[0])
+        version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
-        return name[0]
-    least, below = (re.search(rf"{sign}\s*([\d.]+)", requirement) for sign in (">=", "<"))
-    old = least is not None and _numbers(version) < _numbers(least[1])
-    new = below is not None and _numbers(version) >= _numbers(below[1])
-    return f"{requirement} ({version} is installed)" if old or new else ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+        return wanted.name
+    met = wanted.specifier.contains(version, prereleases=True)
+    return "" if met else f"{wanted.name}{wanted.specifier} ({version} is installed)"

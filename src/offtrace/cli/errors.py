@@ -11,30 +11,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
 
 SPELT = (
-    (r"Columns\((\w+)=…\)", r"--columns \1=…"),
-    (r"Columns\((\w+)='([^']*)'\), or ", ""),
-    (r"Columns\((\w+)=None\)", r"--columns \1="),
-    (r'truncated="never"', "--truncated never"),
-    (r'truncated="at end"', "--truncated at-end"),
-    (r'on_error="drop" \(--on-error drop\)', "--on-error drop"),
-    (r"drop_at_most \(--drop-at-most\)", "--drop-at-most"),
+    (r"Columns\(\w+='[^']*'\), or ", ""),  # where both spellings are said
+    (r"Columns\((\w+)=(?:(…)|None)\)", r"--columns \1=\2"),
+    (r"give it as (?:a policy \(behavior=…\)|behavior=Density\(log_pi\)), or ", "or "),
     (r"behavior=None, --behavior logged", "--behavior logged"),
     (r"behavior=False", "--behavior unknown"),
-    (r"give it as a policy \(behavior=…\), or ", "or "),
-    (r'actions="continuous"', "--actions continuous"),
-    (r"give it as behavior=Density\(log_pi\), or ", "or "),
-    (r"`read` their number or names: states=…, actions=…", "their number or names: --states …, --actions …"),
-    (
-        r"`read` the names in the order that you mean, which need not be this one: .* \((--(?:states|actions) .*?)\)",
-        r"the names in the order that you mean, which need not be this one: \1",
-    ),
-    (r"the names in their order to `read`: states=…, actions=…", "the names in their order: --states …, --actions …"),
-    (r"give `read` all of them: actions=…", "give all of them: --actions …"),
-    (r"not given: `read` sorted them", "not given: they were sorted"),
+    (r'on_error="drop" \((.*?)\)|drop_at_most \((.*?)\)', r"\1\2"),
+    (r'truncated="(at|never) ?(end)?"', lambda said: "--truncated " + "-".join(filter(None, said.groups()))),
+    (r"this one: .* \((--(?:states|actions) .*?)\)", r"this one: \1"),
+    (r'\b(states|actions)="?(…|continuous)"?', r"--\1 \2"),
+    (r"`read` sorted them", "they were sorted"),
+    (r" to `read`| `read`", ""),
     (r"\b(estimators|initial|model|gamma|confidence|resamples|rewards|longest) (must|is|says)", r"--\1 \2"),
 )
 """How Python says it, and how the command line does."""
@@ -74,8 +64,6 @@ def as_sentences(command: str) -> Iterator[SimpleNamespace]:
             raise
         if command.startswith("logs"):
             words = in_words_of_the_command(words)
-        elif command.startswith("deep") and getattr(error, "name", "") in ("jax", "flax", "optax", "PIL"):
-            words += f": {install('deep')}"
         print(f"offtrace: {words}", file=sys.stderr)
 
 

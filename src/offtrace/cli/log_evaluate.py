@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,12 +14,11 @@ from tyro.conf import arg
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_options import POLICY, ByTrace, Names, Reading
 from offtrace.cli.log_policies import Target, load_policies
-from offtrace.cli.options import TYPED, Page, with_plain_help
+from offtrace.cli.options import TYPED, Page, command_options
 from offtrace.logs.container import Logs
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Evaluate(ByTrace, Reading):
     """The options of `evaluate`."""
 
@@ -39,9 +37,8 @@ class Evaluate(ByTrace, Reading):
     initial: Annotated[tuple[str, ...] | None, arg(metavar="STATE [STATE …]")] = None
     # V(π) of each policy, where it is known: for regret and rank correlation
     truths: Annotated[tuple[float, ...] | None, arg(metavar="X [X …]")] = None
-    cluster: str | None = (
-        None  # the column of what episodes belong to, such as a user: intervals take these for independent
-    )
+    # the column of what episodes belong to, such as a user: intervals take these for independent
+    cluster: str | None = None
     by: str | None = None  # the column of segments, such as regions: each is evaluated from its own episodes, too
     gammas: tuple[float, ...] = ()  # further discounts, to see how much the value depends on γ
     confidence: float = 0.95  # of the intervals
@@ -54,9 +51,9 @@ class Evaluate(ByTrace, Reading):
     csv: str | None = None  # also write the estimates as CSV, a row for each estimator (and policy)
     seed: int = 0  # of the bootstrap and the folds
 
-    def kept(self) -> tuple[str, ...]:
-        """The columns of clusters and segments."""
-        return tuple(column for column in (self.cluster, self.by) if column is not None)
+
+PASSED = ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas", "estimators")
+"""What `offtrace.logs.evaluate` takes as it is."""
 
 
 def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
@@ -73,23 +70,23 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     if truths is not None and len(truths) != len(targets):
         raise ValueError(f"--truths has {len(truths)} values for {len(targets)} policies")
     first = next(iter(targets.values()))
-    logs = options.read(first)
+    logs = options.read(first, options.cluster, options.by)
     say = (lambda text: None) if options.json else print
     if logs.report is not None:
         say(logs.report)
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("gamma", "model", "seed")}
-    given["behavior"] = {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior]
-    given["initial"] = _initial(options.initial, logs)
+    given: dict[str, Any] = {
+        "gamma": options.gamma,
+        "model": options.model,
+        "seed": options.seed,
+        "behavior": {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior],
+        "initial": _initial(options.initial, logs),
+    }
     if options.choose_lam:
         choice = choose(logs, first.policy, traces=None if rule is None else [rule], **given)
         rule = choice.trace
         say(choice)
-    given |= {
-        name: getattr(options, name)
-        for name in ("confidence", "resamples", "rewards", "longest", "cluster", "by", "gammas")
-    }
+    given |= {name: getattr(options, name) for name in PASSED}
     given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
-    given |= {"estimators": options.estimators and list(options.estimators)}
     with ProgressBar() as bar:
         given["progress"] = bar.show if sys.stderr.isatty() else None
         if len(targets) > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -11,8 +11,8 @@ from tyro.conf import Positional, arg
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.cli.log_policies import Target
-from offtrace.cli.options import with_plain_help
-from offtrace.cli.rule_options import parameters, trace_of_logs
+from offtrace.cli.options import command_options
+from offtrace.cli.rule_options import named_or_in_file, parameters
 from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import CONTINUOUS, Columns
 from offtrace.logs.reading.columns import Names as GivenNames
@@ -33,8 +33,7 @@ ColumnWords = Annotated[
 ]
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Dataset:
     """What to read."""
 
@@ -43,8 +42,8 @@ class Dataset:
     # where no column says it: no episode was cut, or those whose last step is not terminated
     truncated: Literal["never", "at-end"] | None = None
 
-    def named(self) -> Columns:
-        """The columns that `--columns` names."""
+    def named(self, *further: str | None) -> Columns:
+        """The columns that `--columns` names, and further ones to keep."""
         names = [field.name for field in fields(Columns)]
         given: dict[str, Any] = {}  # `Columns` checks them
         for text in (word for words in self.columns for word in words):
@@ -56,20 +55,16 @@ class Dataset:
                 )
             several = tuple(column.split(","))
             given[what] = several if len(several) > 1 else column or None
-        given["keep"] = tuple(dict.fromkeys([*_several(given.get("keep")), *self.kept()]))
+        keep = given.get("keep") or ()
+        given["keep"] = tuple(dict.fromkeys([*([keep] if isinstance(keep, str) else keep), *filter(None, further)]))
         return Columns(**given)
-
-    def kept(self) -> tuple[str, ...]:
-        """Further columns that the command needs."""
-        return ()
 
     def cuts(self) -> Literal["never", "at end"] | None:
         """`--truncated` as `read` takes it."""
         return "at end" if self.truncated == "at-end" else self.truncated
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Reading(Dataset):
     """What to read where all of it fits into memory, so that episodes can be dropped."""
 
@@ -80,13 +75,13 @@ class Reading(Dataset):
     actions: Names = None
     states: Names = None  # their names in the order of the policy's rows, or how many there are
 
-    def read(self, target: Target | None) -> Logs:
-        """The logs, with the states and actions of the target policy."""
+    def read(self, target: Target | None, *further: str | None) -> Logs:
+        """The logs, with the states and actions of the target policy, and with further columns."""
         from offtrace.logs.reading.sources import read
 
         return read(
             self.dataset,
-            columns=self.named(),
+            columns=self.named(*further),
             truncated=self.cuts(),
             on_error=self.on_error,
             drop_at_most=self.drop_at_most,
@@ -95,8 +90,7 @@ class Reading(Dataset):
         )
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class ByTrace(Dataset):
     """The rule of an estimate."""
 
@@ -108,11 +102,7 @@ class ByTrace(Dataset):
 
     def rule_of(self) -> Trace | None:
         """The trace with its parameters; None where none is named, nor any parameter."""
-        return None if self.trace is None and not self.rule else trace_of_logs(self.trace or "rbis", self.rule)
-
-
-def _several(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return () if columns is None else (columns,) if isinstance(columns, str) else columns
+        return None if self.trace is None and not self.rule else named_or_in_file(self.trace or "rbis", self.rule)
 
 
 def names_given(texts: tuple[str, ...] | None) -> GivenNames:

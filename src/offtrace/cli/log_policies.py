@@ -11,8 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.whole_files import read_npz
 from offtrace.cli.rule_options import defined_in_file, is_defined_in_file
@@ -36,17 +34,19 @@ def load_policy(text: str) -> Target:
 
 
 def _from_npz(file: Path) -> Target:
+    writes = "np.savez(file, probabilities=pi) writes one"
     try:
-        there = read_arrays(file)
-    except ValueError as error:
+        there = read_npz(file)
+    except Exception as error:  # a changed byte can lead a reader of ZIP files anywhere
+        if isinstance(error, OSError) and error.filename is not None:  # there is no such file, or it may not be read
+            raise
         raise ValueError(
-            f"{error}: np.savez(file, probabilities=pi) writes one; what a Python file makes is FILE.py:NAME"
-        ) from None
+            f"{file} is no .npz file of plain arrays, or it is damaged ({error}): {writes}; what a Python file makes is "
+            "FILE.py:NAME"
+        ) from error
     if "probabilities" not in there:
-        raise ValueError(
-            f"{file} has no array 'probabilities' [S, A]{did_you_mean('probabilities', list(there))}: it has {sorted(there)}. "
-            "np.savez(file, probabilities=pi) writes one"
-        )
+        near = did_you_mean("probabilities", list(there))
+        raise ValueError(f"{file} has no array 'probabilities' [S, A]{near}: it has {sorted(there)}. {writes}")
     pi = there["probabilities"]
     if pi.ndim != 2 or 0 in pi.shape or pi.dtype.kind not in "fiub":
         raise ValueError(f"probabilities in {file} must be numbers [S, A], got {pi.dtype} of shape {pi.shape}")
@@ -74,15 +74,3 @@ def load_policies(files: tuple[str, ...]) -> dict[str, Target]:
             f"the policies have different states or actions: {', '.join(policies)}. Those of one command must agree"
         )
     return policies
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file; ValueError if it is none, or damaged."""
-    try:
-        return read_npz(path)
-    except OSError as error:
-        if error.filename is not None:  # there is no such file, or it may not be read
-            raise
-        raise ValueError(f"{path} is damaged ({error})") from error
-    except Exception as error:  # a changed byte can lead a reader of ZIP files anywhere
-        raise ValueError(f"{path} is no .npz file of plain arrays, or it is damaged ({error})") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,11 +11,10 @@ from tyro.conf import arg
 
 from offtrace.cli.log_options import POLICY, ByTrace, Names, Reading, names_given
 from offtrace.cli.log_policies import load_policy
-from offtrace.cli.options import Quiet, with_plain_help
+from offtrace.cli.options import Quiet, command_options
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Describe(Reading):
     """The options of `describe`."""
 
@@ -42,8 +40,7 @@ JSON = (
 """What `--json` tells; null where there is no number."""
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Sweep(ByTrace):
     """The options of `sweep`."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_type_hints
 
 import tyro
 from tyro.conf import arg
@@ -22,8 +23,8 @@ Page = Annotated[Path | None, arg(metavar="FILE.html")]
 Quiet = Annotated[bool, arg(aliases=["-q"])]
 Modules = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, arg(name="module", metavar="NAME")]
 
-
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 
 def with_plain_help(function: F) -> F:
@@ -35,6 +36,12 @@ def with_plain_help(function: F) -> F:
             hints[name] = Annotated[(hints[name], *flag, arg(help_behavior_hint=""))]
     function.__annotations__ = {name: hints[name] for name in function.__annotations__}
     return function
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def command_options(cls: C) -> C:
+    """Make a frozen dataclass of a command's options."""
+    return with_plain_help(dataclass(frozen=True, kw_only=True)(cls))
 
 
 TYPED: ContextVar[str] = ContextVar("TYPED", default="")

@@ -6,7 +6,6 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -39,27 +38,19 @@ def given_only(name: str, options: Mapping[str, tuple[object, str]]) -> Any:
 
 def parameters(default_lam: float = LAMBDA) -> Any:
     """The parameters of all rules as options."""
+    from offtrace.traces import rules
+
     words = {"lam": f"λ, where the rule has one (default: {default_lam:g})", "horizon": "β is 0 from this lag on"}
     kinds: dict[str, object] = {}
     rules_of: dict[str, list[str]] = {}
-    for rule in named_rules():
-        hints = _types_of(rule)
+    for rule in rules():
+        if rule.per_step:  # a number for each step is none that a command line can name
+            continue
+        hints = get_type_hints(rule)
         for field in fields(rule):
             kinds.setdefault(field.name, hints[field.name])
             rules_of.setdefault(field.name, []).append(rule.__name__)
     return given_only("Rule", {k: (v, words.get(k, f"of {', '.join(rules_of[k])}")) for k, v in kinds.items()})
-
-
-@cache
-def _types_of(rule: type[Rule]) -> dict[str, object]:
-    return get_type_hints(rule)
-
-
-def named_rules() -> list[type[Rule]]:
-    """Those that a command line can name: variable λ has a number for every step."""
-    from offtrace.traces import rules
-
-    return [rule for rule in rules() if not rule.per_step]
 
 
 def chosen_rule(name: str | None, given: Mapping[str, Any], lam: float, default: Rule | None = None) -> Rule:
@@ -70,20 +61,16 @@ def chosen_rule(name: str | None, given: Mapping[str, Any], lam: float, default:
         own = {field.name: getattr(default, field.name) for field in fields(default)}
         return trace(type(default).__name__, **{**own, **given})
     has_lam = any(field.name == "lam" for field in fields(trace(str(name))))
-    return (
-        trace(str(name), **({"lam": lam} if has_lam else {}), **given)
-        if "lam" not in given
-        else trace(str(name), **given)
-    )
+    return trace(str(name), **{**({"lam": lam} if has_lam else {}), **given})
 
 
-def trace_of_logs(name: str, given: Mapping[str, Any]) -> Trace:
-    """The trace that `--trace` of a command about logs names, by its name or as FILE.py:NAME."""
+def named_or_in_file(name: str, given: Mapping[str, Any], lam: float = LAMBDA) -> Trace:
+    """The trace that `--trace` names, by its name or as FILE.py:NAME; `lam` is that of a named one for which none is given."""
     from offtrace.returns.api import as_trace
     from offtrace.traces import Trace
 
     if not is_defined_in_file(name):
-        return as_trace(chosen_rule(name, given, LAMBDA))
+        return as_trace(chosen_rule(name, given, lam))
     rule = defined_in_file(name)
     rule = rule() if isinstance(rule, type) else rule
     if not isinstance(rule, Trace):

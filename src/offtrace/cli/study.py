@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from offtrace.cli.options import Modules, Output, Quiet, with_plain_help
+from offtrace.cli.options import Modules, Output, Quiet, command_options
 
 if TYPE_CHECKING:
     from offtrace.studies import Study
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 Folder = Annotated[Path | None, arg(metavar="FOLDER")]
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Named:
     """Which study."""
 
@@ -32,8 +30,7 @@ class Named:
         return Study.load(self.study, self.subset, self.out, trust=list(trust) if isinstance(trust, tuple) else trust)
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Run(Named):
     """The options of `run`."""
 
@@ -103,8 +100,7 @@ def list_studies(*, out: Folder = None) -> int:
     return 0
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Report(Named):
     """The options of `report`."""
 
@@ -130,8 +126,7 @@ def report(options: Annotated[Report, arg(name="")]) -> int:
     return 0
 
 
-@with_plain_help
-@dataclass(frozen=True, kw_only=True)
+@command_options
 class Export(Named):
     """The options of `export`."""
 

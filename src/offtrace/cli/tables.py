@@ -17,7 +17,12 @@ FORM = create_mutex_group(required=False)
 
 
 def audit(
-    *, json: Annotated[bool, FORM] = False, markdown: Annotated[bool, FORM] = False, output: Output = None
+    *,
+    json: Annotated[bool, FORM] = False,
+    markdown: Annotated[bool, FORM] = False,
+    output: Output = None,
+    check: bool = False,
+    proofs: Annotated[Path | None, arg(metavar="FOLDER")] = None,
 ) -> int:
     """Every lemma, theorem and convergence claim of Daley and Amato (2021) as a row: computed now, never stored.
 
@@ -27,11 +32,18 @@ def audit(
         json: print JSON
         markdown: print a page for the docs
         output: write to a file instead
+        check: put the counterexamples into proofs, and verify them by another program
+        proofs: the same, and write the proofs into this folder, for `offtrace check`
     """
     from offtrace.operators.auditing import audit_table
 
+    if proofs is not None:
+        proofs.mkdir(parents=True, exist_ok=True)
+
     with ProgressBar(lines=False) as bar:
-        rows = audit_table.audit(lambda done, total, text: bar.show(done, total, f"{done}/{total} {text}"))
+        rows = audit_table.audit(
+            lambda done, total, text: bar.show(done, total, f"{done}/{total} {text}"), check=check, proofs=proofs
+        )
     form = audit_table.as_json if json else audit_table.as_markdown if markdown else audit_table.as_text
     text = form(rows).rstrip("\n") + "\n"
     if output:

@@ -8,7 +8,7 @@ fresh = train(PQN(game="minatar/breakout"), seeds=5)
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 
 if TYPE_CHECKING:
     from offtrace.deep.checkpoints import CheckpointError
@@ -35,26 +35,14 @@ __all__ = [
     "train",
 ]
 
-_HOME = {
-    "ACER": "config",
-    "Categorical": "config",
-    "CheckpointError": "checkpoints",
-    "Config": "config",
-    "Game": "player",
-    "PQN": "config",
-    "QRC": "config",
-    "Settings": "settings",
-    "StreamAC": "config",
-    "StreamQ": "config",
-    "play": "player",
-}
+_HOMES = ("config", "runs", "player", "checkpoints")
+"""The modules that define these names; the first one needs no JAX."""
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: a configuration can be made, and a study declared, without JAX."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"offtrace.deep.{_HOME.get(name, 'runs')}"), name)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"deep agents need more than is here ({error}): {install('deep')}") from None
+    with from_extra("deep", "deep agents need"):
+        modules = (import_module(f"offtrace.deep.{home}") for home in _HOMES)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))

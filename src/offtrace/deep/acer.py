@@ -8,49 +8,32 @@ and the average policy that it needs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax import Array
 
 from offtrace.deep import replay_memory as memories
 from offtrace.deep.agent import Acted, Agent, Credit, Trajectory, measured, of_action
 from offtrace.deep.config import ACER
 from offtrace.deep.games import Stepped
-from offtrace.deep.networks import Weights, network
+from offtrace.deep.networks import Fitted, Network, Optimizer, Weights
 from offtrace.deep.replay_memory import Memory, Sequences
 from offtrace.policy import acer
 from offtrace.traces import Rule
 
 
-class Learner(NamedTuple):
-    """What one seed has learned."""
-
-    weights: Weights
-    optimizer: optax.OptState
-    updates: Array
-    """How many updates there have been."""
-
-
-class ACERAgent(Agent[ACER, Learner, Memory]):
+class ACERAgent(Agent[ACER, Fitted, Memory]):
     """Acts by its actor; remembers all steps, with μ of all actions."""
 
     def __init__(self, config: ACER, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
-        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
-        self.optimizer = optax.chain(*clip, optax.adam(config.learning_rate, eps=1e-5))
-        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
+        self.network = Network(shape, 2 * actions, config.hidden)
+        self.optimizer = Optimizer(optax.adam(config.learning_rate, eps=1e-5), config.clip)
 
-    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
-        return network(self.shape, 2 * self.actions, self.config.hidden, rngs)
-
-    def first(self, key: Array) -> Learner:
+    def first(self, key: Array) -> Fitted:
         """Make what there is before anything has been learned."""
-        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
-        return Learner(weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
+        return self.optimizer.first(self.network.first(key))
 
     def empty(self, observation: Array) -> Memory:
         """Make a memory that holds nothing but the first observations [envs, …]."""
@@ -63,32 +46,31 @@ class ACERAgent(Agent[ACER, Learner, Memory]):
 
     def outputs(self, weights: Weights, observation: Array) -> tuple[Array, Array]:
         """Return log π(·|s) and Q(s, ·), [..., A] each, of observations [..., …]."""
-        before = observation.shape[: observation.ndim - len(self.shape)]
-        outputs = nnx.merge(self.structure, weights)(observation.reshape(-1, *self.shape)).reshape(*before, -1)
+        outputs = self.network(weights, observation)
         return jax.nn.log_softmax(outputs[..., : self.actions]), outputs[..., self.actions :]
 
-    def values(self, learner: Learner, observation: Array) -> Array:
+    def values(self, learner: Fitted, observation: Array) -> Array:
         """Return log π(·|s) [n, A] of observations [n, …]: the largest is that of the best action."""
         return self.outputs(learner.weights, observation)[0]
 
-    def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
+    def behavior(self, learner: Fitted, observation: Array, frames: int | Array) -> Array:
         """The actor's policy."""
         return jnp.exp(self.values(learner, observation))
 
-    def act(self, learner: Learner, observation: Array, frames: int | Array, key: Array) -> Acted:
+    def act(self, learner: Fitted, observation: Array, frames: int | Array, key: Array) -> Acted:
         """Draw actions for observations [envs, …], and say how likely each other one was."""
         log_mu = self.values(learner, observation)
         return Acted(jax.random.categorical(key, log_mu), log_mu)
 
     def remember(
-        self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
+        self, learner: Fitted, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
     ) -> Memory:
         """Write one step of every copy of the game."""
         return memories.write(
             memory, acted.action, acted.log_mu, seen.reward, seen.terminated, seen.truncated, seen.after, seen.now
         )
 
-    def learn(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> tuple[Learner, Memory, Array]:
+    def learn(self, trace: Rule, learner: Fitted, memory: Memory, key: Array) -> tuple[Fitted, Memory, Array]:
         """Learn from the newest sequences and from drawn ones; the last result is the loss."""
         c = self.config
         fresh = memories.newest(memory, c.window)
@@ -120,11 +102,9 @@ class ACERAgent(Agent[ACER, Learner, Memory]):
             ).loss
 
         loss, gradient = jax.value_and_grad(objective)(learner.weights)
-        change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
-        weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
-        return Learner(weights, optimizer, learner.updates + 1), memory, loss
+        return self.optimizer.step(learner, gradient), memory, loss
 
-    def credit(self, trace: Rule, learner: Learner, memory: Memory, key: Array) -> Credit:
+    def credit(self, trace: Rule, learner: Fitted, memory: Memory, key: Array) -> Credit:
         """Measure what the trace does to freshly drawn sequences."""
         drawn = memories.draw(memory, key, self.config.batch, self.config.window)
         log_pi, q = self.outputs(learner.weights, drawn.observation[:, :-1])

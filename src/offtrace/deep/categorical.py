@@ -11,12 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep.agent import of_action
 from offtrace.deep.config import Categorical
-from offtrace.deep.networks import Weights, network
+from offtrace.deep.networks import Network, Weights
 from offtrace.deep.replay import Learner, ReplayAgent
 from offtrace.deep.replay_memory import Sequences
 from offtrace.returns.distributions import distributional_targets
@@ -32,25 +31,25 @@ class CategoricalAgent(ReplayAgent):
         self.support = jnp.linspace(config.least, config.most, config.atoms)
         super().__init__(config, shape, actions)
 
-    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
-        return network(self.shape, self.actions * self.config.atoms, self.config.hidden, rngs)
+    def make_network(self) -> Network:
+        """Make the network that learns."""
+        return Network(self.shape, self.actions * self.config.atoms, self.config.hidden)
 
     def logits(self, weights: Weights, observation: Array) -> Array:
-        """Return log p(s, ·), up to a constant, [n, A, atoms] of observations [n, …]."""
-        return nnx.merge(self.structure, weights)(observation).reshape(-1, self.actions, self.config.atoms)
+        """Return log p(s, ·), up to a constant, [..., A, atoms] of observations."""
+        outputs = self.network(weights, observation)
+        return outputs.reshape(*outputs.shape[:-1], self.actions, self.config.atoms)
 
     def of_weights(self, weights: Weights, observation: Array) -> Array:
-        """Return the means Q(s, ·) [n, A]."""
+        """Return the means Q(s, ·) [..., A]."""
         return jax.nn.softmax(self.logits(weights, observation)) @ self.support
 
     def _whole(self, trace: Rule, learner: Learner, drawn: Sequences) -> tuple[Learner, Array, Array]:
         weight = self.counted(drawn)
-        n, window = drawn.observation.shape[:2]
-        flat = drawn.observation.reshape(n * window, *self.shape)
-        fixed = jax.nn.softmax(self.logits(learner.target, flat)).reshape(n, window, self.actions, -1)
+        fixed = jax.nn.softmax(self.logits(learner.target, drawn.observation))
 
         def objective(weights: Weights) -> tuple[Array, Array]:
-            logits = self.logits(weights, flat).reshape(fixed.shape)
+            logits = self.logits(weights, drawn.observation)
             online = jax.nn.softmax(logits) @ self.support
             x: dict[str, Any] = {**self.trajectory(learner, drawn, lax.stop_gradient(online), trace)}
             _, evaluated = self.policies(learner, drawn, lax.stop_gradient(online), trace)

@@ -7,8 +7,6 @@ from typing import ClassVar, Literal, Self
 
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.deep.settings import ABOVE_0, AT_LEAST_0, NATURAL, POSITIVE, SHARE, ActsByValues, Settings, checks, one_of
-from offtrace.deep.settings import DEFAULT_TRACE as DEFAULT_TRACE
-from offtrace.deep.settings import Spelt as Spelt
 from offtrace.traces import PengQ, Retrace, Rule, WatkinsQ
 
 OF_PQN = PengQ(lam=0.65)
@@ -48,7 +46,11 @@ class WithMemory(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("every", self.every % self.envs == 0, f"a multiple of envs = {self.envs}, which step together")
-        self.require_something_to_learn()
+        if self.frames <= self.begin:
+            raise ValueError(
+                f"frames = {self.frames} leave nothing to learn: the first update comes after {self.begin:,} frames "
+                f"(warm_up = {self.warm_up}): take more frames, or a smaller warm_up"
+            )
         if self.slots < self.window + 1:
             raise ValueError(
                 f"the memory is too small: capacity = {self.capacity} frames for envs = {self.envs} leave {self.slots} steps "
@@ -61,11 +63,6 @@ class WithMemory(Settings):
     def slots(self) -> int:
         """Steps that the memory holds of each copy of the game."""
         return self.capacity // self.envs
-
-    @property
-    def memory_slots(self) -> int | None:
-        """The same, as agents say it that may have no memory."""
-        return self.slots
 
     @property
     def window(self) -> int:
@@ -150,7 +147,7 @@ class Config(WithMemory, ActsByValues):
 
     def for_programs(self) -> Self:
         """Leave a rule that evaluates a mixture as it is: what the memory keeps depends on it."""
-        return replace(self, trace=self.trace if self.trace.mixture else DEFAULT_TRACE, frames=self.begin + 1)
+        return replace(self, frames=self.begin + 1) if self.trace.mixture else super().for_programs()
 
     @property
     def cures(self) -> str:

@@ -8,18 +8,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 BACK, FIELD, TEXT, HERO, FOE = "#12161f", "#1a202c", "#e8ecf4", "#ffc857", "#ef6f6c"
-CHANNELS = [
-    "#ffc857",
-    "#ffffff",
-    "#5b6b8c",
-    "#ef6f6c",
-    "#56cfa1",
-    "#5fa8d3",
-    "#ff9ecb",
-    "#b5446e",
-    "#2f8f6b",
-    "#b98a2f",
-]
+CHANNELS = (
+    *("#ffc857", "#ffffff", "#5b6b8c", "#ef6f6c", "#56cfa1"),
+    *("#5fa8d3", "#ff9ecb", "#b5446e", "#2f8f6b", "#b98a2f"),
+)
 """The colours of what the channels of a MinAtar observation show: the first is that of the player."""
 CELL, EDGE, HEAD = 30, 14, 34
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace._shared.suggestions import closest, ending
 from offtrace.deep.settings import Settings
 
@@ -94,10 +94,8 @@ MINATAR = {
 
 def compiled(config: Settings) -> World:
     """Make the gymnax game of a configuration."""
-    try:
+    with from_extra("deep", "compiled games need"):
         import gymnax
-    except ImportError as error:
-        raise ImportError(f"compiled games need gymnax ({error}): {install('deep')}") from error
     known = [*MINATAR, *gymnax.registered_envs]
     name = MINATAR.get(config.game, config.game)
     if name not in gymnax.registered_envs:

@@ -1,4 +1,4 @@
-"""Networks: observations [n, …] to action values, or other numbers, [n, outputs], float32."""
+"""Networks: observations [n, …] to action values, or other numbers, [n, outputs], float32; and their optimizers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 from jax import Array
 
@@ -112,8 +113,49 @@ def _sparse(sparsity: float) -> Any:
     return initial
 
 
-def network(
-    shape: tuple[int, ...], outputs: int, hidden: tuple[int, ...], rngs: nnx.Rngs, style: Style = PLAIN
-) -> Images | Dense:
-    """Make the network that fits observations of this shape."""
-    return (Images if len(shape) == 3 and min(shape[:2]) >= 3 else Dense)(shape, outputs, hidden, rngs, style)
+class Network:
+    """The network that fits observations of this shape, as pure functions of its weights."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, hidden: tuple[int, ...], style: Style = PLAIN) -> None:
+        self.shape, self.outputs, self.hidden, self.style = shape, outputs, hidden, style
+        self.structure = nnx.split(nnx.eval_shape(lambda: self._module(nnx.Rngs(0))))[0]
+
+    def _module(self, rngs: nnx.Rngs) -> Images | Dense:
+        kind = Images if len(self.shape) == 3 and min(self.shape[:2]) >= 3 else Dense
+        return kind(self.shape, self.outputs, self.hidden, rngs, self.style)
+
+    def first(self, key: Array) -> Weights:
+        """Make the weights before anything has been learned."""
+        return nnx.split(self._module(nnx.Rngs(key)))[1]
+
+    def __call__(self, weights: Weights, observation: Array) -> Array:
+        """Return the outputs [..., outputs] of observations [..., *shape]."""
+        before = observation.shape[: observation.ndim - len(self.shape)]
+        outputs = nnx.merge(self.structure, weights)(observation.reshape(-1, *self.shape))
+        return outputs.reshape(*before, self.outputs)
+
+
+class Fitted(NamedTuple):
+    """What one seed has learned that has one network and an optimizer."""
+
+    weights: Weights
+    optimizer: optax.OptState
+    updates: Array
+    """How many updates there have been."""
+
+
+class Optimizer:
+    """An optimizer of optax. The norm of gradients is clipped to `clip`, if that is not 0."""
+
+    def __init__(self, update: optax.GradientTransformation, clip: float) -> None:
+        self.optax = optax.chain(optax.clip_by_global_norm(clip), update) if clip else optax.chain(update)
+
+    def first(self, weights: Weights) -> Fitted:
+        """Return these weights before anything has been learned."""
+        return Fitted(weights, self.optax.init(weights), jnp.zeros((), jnp.int32))
+
+    def step(self, fitted: Fitted, gradient: Weights) -> Fitted:
+        """Descend along a gradient."""
+        change, optimizer = self.optax.update(gradient, fitted.optimizer, fitted.weights)
+        weights: Weights = optax.apply_updates(fitted.weights, change)  # pyright: ignore (a tree stays what it is)
+        return Fitted(weights, optimizer, fitted.updates + 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from offtrace._shared.extras import from_extra
 from offtrace._shared.whole_files import written_whole
 from offtrace.deep import agent as agents
 from offtrace.deep import checkpoints
@@ -74,9 +76,10 @@ class Game:
 
     def save(self, path: str | Path) -> Path:
         """Write a GIF. What is there already is replaced only when the new one is whole."""
-        from PIL import Image
+        with from_extra("deep", "pictures need"):
+            from PIL import Image
 
-        from offtrace.deep.drawing import captioned, picture_of
+            from offtrace.deep.drawing import captioned, picture_of
 
         path, title = Path(path), self.config.game.rsplit("/", 1)[-1]
         scale = np.abs(np.stack([np.asarray(moment.observation, np.float64) for moment in self.moments])).max(axis=0)
@@ -131,12 +134,7 @@ def play(
     stage = _hosted(config, seed) if config.game.startswith("gym/") else _compiled(config)
     agent = agents.make(config, stage.shape, stage.actions)
     like = jax.eval_shape(jax.vmap(agent.first), jax.random.split(jax.random.PRNGKey(0), len(seeds)))
-    index = seeds.index(seed)
-
-    def of_the_seed(leaf: Array) -> Array:
-        return leaf[index]
-
-    learner = jax.tree.map(of_the_seed, checkpoints.filled(path, like))
+    learner = jax.tree.map(itemgetter(seeds.index(seed)), checkpoints.filled(path, like))
 
     @jax.jit
     def act(observation: Array, key: Array) -> Array:

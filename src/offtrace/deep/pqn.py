@@ -11,12 +11,9 @@ LayerNorm stands in for the target network. Published are Peng's Q(λ) and the g
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep import fresh_steps
@@ -24,64 +21,41 @@ from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, measured,
 from offtrace.deep.config import PQN
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
-from offtrace.deep.networks import LAYER_NORM, Weights, network
+from offtrace.deep.networks import LAYER_NORM, Fitted, Network, Optimizer, Weights
 from offtrace.returns import targets
 from offtrace.traces import Rule
 
 
-class Learner(NamedTuple):
-    """What one seed has learned."""
-
-    weights: Weights
-    optimizer: optax.OptState
-    updates: Array
-    """How many updates there have been."""
-
-
-class PQNAgent(ValueAgent[PQN, Learner, Steps]):
+class PQNAgent(ValueAgent[PQN, Fitted, Steps]):
     """Acts ε-greedily, or by softmax, in the current network; remembers the steps of a round."""
 
     def __init__(self, config: PQN, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
-        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
-        self.optimizer = optax.chain(*clip, optax.radam(config.learning_rate))
-        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
+        self.network = Network(shape, actions, config.hidden, LAYER_NORM)
+        self.optimizer = Optimizer(optax.radam(config.learning_rate), config.clip)
 
-    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
-        return network(self.shape, self.actions, self.config.hidden, rngs, LAYER_NORM)
-
-    def first(self, key: Array) -> Learner:
+    def first(self, key: Array) -> Fitted:
         """Make what there is before anything has been learned."""
-        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
-        return Learner(weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32))
+        return self.optimizer.first(self.network.first(key))
 
     def empty(self, observation: Array) -> Steps:
         """Make room for the steps of a round."""
         return fresh_steps.empty(self.config.length, observation)
 
-    def values(self, learner: Learner, observation: Array) -> Array:
+    def values(self, learner: Fitted, observation: Array) -> Array:
         """Return Q(s, ·) [n, A] of observations [n, …]."""
-        return self.of_weights(learner.weights, observation)
-
-    def of_weights(self, weights: Weights, observation: Array) -> Array:
-        """Return Q(s, ·) [n, A] of observations [n, …] by a network of these weights."""
-        return nnx.merge(self.structure, weights)(observation)
+        return self.network(learner.weights, observation)
 
     def remember(
-        self, learner: Learner, memory: Steps, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
+        self, learner: Fitted, memory: Steps, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
     ) -> Steps:
         """Write one step of every copy of the game."""
         return fresh_steps.write(memory, observation, acted, seen)
 
-    def trajectory(self, learner: Learner, steps: Steps) -> Trajectory:
+    def trajectory(self, learner: Fitted, steps: Steps) -> Trajectory:
         """Return what `offtrace.targets` is given: the steps of a round, [envs, length]."""
         c = self.config
-
-        def everywhere(observation: Array) -> Array:
-            flat = observation.reshape(-1, *self.shape)
-            return self.values(learner, flat).reshape(*steps.action.shape, self.actions)
-
-        q, q_after = everywhere(steps.observation), everywhere(steps.after)
+        q, q_after = self.values(learner, steps.observation), self.values(learner, steps.after)
         π, π_after = self.target_policy(q), self.target_policy(q_after)
         return {
             "reward": steps.reward,
@@ -97,7 +71,7 @@ class PQNAgent(ValueAgent[PQN, Learner, Steps]):
             "time_major": False,  # a round may be one step
         }
 
-    def learn(self, trace: Rule, learner: Learner, memory: Steps, key: Array) -> tuple[Learner, Steps, Array]:
+    def learn(self, trace: Rule, learner: Fitted, memory: Steps, key: Array) -> tuple[Fitted, Steps, Array]:
         """Compute the targets of the round, and learn from them in pieces; the last result is the mean loss."""
         c = self.config
         target = targets(trace, **self.trajectory(learner, memory))
@@ -105,21 +79,19 @@ class PQNAgent(ValueAgent[PQN, Learner, Steps]):
             a.reshape(c.round, *a.shape[2:]) for a in (memory.observation, memory.action, target)
         )
 
-        def piece(learner: Learner, some: Array) -> tuple[Learner, Array]:
+        def piece(learner: Fitted, some: Array) -> tuple[Fitted, Array]:
             def objective(weights: Weights) -> Array:
-                error = wanted[some] - of_action(self.of_weights(weights, observation[some]), action[some])
+                error = wanted[some] - of_action(self.network(weights, observation[some]), action[some])
                 return 0.5 * jnp.mean(jnp.square(error))
 
             loss, gradient = jax.value_and_grad(objective)(learner.weights)
-            change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
-            weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
-            return Learner(weights, optimizer, learner.updates + 1), loss
+            return self.optimizer.step(learner, gradient), loss
 
         orders = jax.vmap(lambda key: jax.random.permutation(key, c.round))(jax.random.split(key, c.epochs))
         learner, losses = lax.scan(piece, learner, orders.reshape(c.epochs * c.minibatches, -1))
         return learner, memory, jnp.mean(losses)
 
-    def credit(self, trace: Rule, learner: Learner, memory: Steps, key: Array) -> Credit:
+    def credit(self, trace: Rule, learner: Fitted, memory: Steps, key: Array) -> Credit:
         """Measure what the trace does to the steps of the last round, by the network that has learned from them."""
         x = self.trajectory(learner, memory)
         return measured(trace, x, x["valid"])

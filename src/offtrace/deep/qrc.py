@@ -15,7 +15,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax import Array
 
 from offtrace.deep.agent import ValueAgent
@@ -35,7 +34,7 @@ class QRCAgent(StreamingAgent[QRC], ValueAgent[QRC, Learner, Stream]):
 
     def beside(self, weights: Weights, key: Array) -> Tree:
         """The weights of h, and what Adam keeps."""
-        of_h = nnx.split(self.network(nnx.Rngs(key), self.actions))[1]
+        of_h = self.network.first(key)
         return of_h, self.optimizers[0].init(weights), self.optimizers[1].init(of_h)
 
     def traced(self, learner: Learner) -> Tree:
@@ -49,11 +48,11 @@ class QRCAgent(StreamingAgent[QRC], ValueAgent[QRC, Learner, Stream]):
         c, (of_h, *kept_by_adam) = self.config, learner.beside
 
         def taken(weights: Weights) -> tuple[Array, Array]:
-            values = self.of_weights(weights, step.state)[0]
+            values = self.network(weights, step.state)[0]
             return values[step.action], values
 
         def error(weights: Weights) -> Array:
-            ahead = self.of_weights(weights, step.after)[0]
+            ahead = self.network(weights, step.after)[0]
             π = jax.lax.stop_gradient(self.target_policy(ahead))
             return step.reward + c.gamma * step.goes_on * jnp.sum(π * ahead) - taken(weights)[0]
 

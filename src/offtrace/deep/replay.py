@@ -14,7 +14,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 from jax import Array, lax
 
 from offtrace.deep import chosen_lam
@@ -22,7 +21,7 @@ from offtrace.deep import replay_memory as memories
 from offtrace.deep.agent import Acted, Credit, Trajectory, ValueAgent, magnitude, measured, of_action
 from offtrace.deep.config import Config
 from offtrace.deep.games import Stepped
-from offtrace.deep.networks import Weights, network
+from offtrace.deep.networks import Fitted, Network, Optimizer, Weights
 from offtrace.deep.replay_memory import Memory, Sequences
 from offtrace.deep.settings import DEFAULT_TRACE
 from offtrace.returns import SignedHyperbolic, SymLog, Transform, targets
@@ -53,18 +52,18 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         self.transform = TRANSFORMS[config.transform]
         self.mixes, self.adapts = config.trace.mixture, isinstance(config.trace, Trace) and config.trace.adaptive
         pytrees.register(type(config.trace))  # it may have been made before JAX was imported
-        clip = [optax.clip_by_global_norm(config.clip)] if config.clip else []
-        self.optimizer = optax.chain(*clip, optax.adam(config.learning_rate, eps=1e-5))
-        self.structure = nnx.split(nnx.eval_shape(lambda: self._network(nnx.Rngs(0))))[0]
+        self.network = self.make_network()
+        self.optimizer = Optimizer(optax.adam(config.learning_rate, eps=1e-5), config.clip)
 
-    def _network(self, rngs: nnx.Rngs) -> nnx.Module:
-        return network(self.shape, self.actions, self.config.hidden, rngs)
+    def make_network(self) -> Network:
+        """Make the network that learns."""
+        return Network(self.shape, self.actions, self.config.hidden)
 
     def first(self, key: Array) -> Learner:
         """Make what there is before anything has been learned."""
-        weights = nnx.split(self._network(nnx.Rngs(key)))[1]
+        weights, optimizer, updates = self.optimizer.first(self.network.first(key))
         rule = jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), self.config.trace) if self.adapts else None
-        return Learner(weights, weights, self.optimizer.init(weights), jnp.zeros((), jnp.int32), rule)
+        return Learner(weights, weights, optimizer, updates, rule)
 
     def empty(self, observation: Array) -> Memory:
         """Make a memory that holds nothing but the first observations [envs, …]."""
@@ -81,8 +80,8 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         return self.of_weights(learner.weights, observation)
 
     def of_weights(self, weights: Weights, observation: Array) -> Array:
-        """Return Q(s, ·) [n, A] of observations [n, …] by a network of these weights."""
-        return nnx.merge(self.structure, weights)(observation)
+        """Return Q(s, ·) [..., A] of observations [..., *shape] by a network of these weights."""
+        return self.network(weights, observation)
 
     def remember(
         self, learner: Learner, memory: Memory, frames: Array, observation: Array, acted: Acted, seen: Stepped[Array]
@@ -100,7 +99,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
 
     def target_values(self, learner: Learner, drawn: Sequences) -> Array:
         """Return Q of the target network at all observations of the sequences, [n, steps + 1, A]."""
-        return self.online(learner.target, drawn)
+        return self.of_weights(learner.target, drawn.observation)
 
     def policies(
         self, learner: Learner, drawn: Sequences, online: Array, trace: Rule = DEFAULT_TRACE
@@ -133,11 +132,6 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
             "time_major": False,  # a window may be one step
         }
 
-    def online(self, weights: Weights, drawn: Sequences) -> Array:
-        """Return Q of the current network at all observations of the sequences, [n, steps + 1, A]."""
-        n, window = drawn.observation.shape[:2]
-        return self.of_weights(weights, drawn.observation.reshape(n * window, *self.shape)).reshape(n, window, -1)
-
     def counted(self, drawn: Sequences) -> Array:
         """Return the weight of each step in the loss, [n, steps]: 0 in the burn-in and where there is no step."""
         late = jnp.arange(drawn.action.shape[1]) >= self.config.burn_in
@@ -165,7 +159,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         """Return a rule that adapts after a step of `offtrace.adapt` on these sequences."""
         if not isinstance(trace, Trace):
             raise TypeError(f"{trace.title} does not adapt")
-        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
+        x = self.trajectory(learner, drawn, self.values(learner, drawn.observation), trace)
         return trace.moved(1.0 - (1.0 - self.config.gamma) * magnitude(trace, x, drawn.valid), jnp)
 
     def adapted(self, trace: Rule, learner: Learner) -> Rule:
@@ -185,7 +179,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         weight = self.counted(drawn)
 
         def objective(weights: Weights) -> tuple[Array, Array]:
-            online = self.online(weights, drawn)
+            online = self.of_weights(weights, drawn.observation)
             target = self.targets(trace, self.trajectory(learner, drawn, lax.stop_gradient(online), trace))
             error = target - of_action(online[:, :-1], drawn.action)
             return self.loss(error, weight), error
@@ -196,7 +190,7 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
     def _pieces(self, trace: Rule, learner: Learner, drawn: Sequences, key: Array) -> tuple[Learner, Array, Array]:
         """Learn as DQN(λ), Daley and Amato (2019): targets are computed together, then learned from in random order."""
         c = self.config
-        online = self.online(learner.weights, drawn)
+        online = self.values(learner, drawn.observation)
         target = self.targets(trace, self.trajectory(learner, drawn, online, trace))
         error = target - of_action(online[:, :-1], drawn.action)
         late = slice(c.burn_in, None)
@@ -222,9 +216,9 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         return learner, jnp.mean(losses), error
 
     def _stepped(self, learner: Learner, gradient: Weights) -> Learner:
-        change, optimizer = self.optimizer.update(gradient, learner.optimizer, learner.weights)
-        weights: Weights = optax.apply_updates(learner.weights, change)  # pyright: ignore (a tree stays what it is)
-        updates = learner.updates + 1
+        weights, optimizer, updates = self.optimizer.step(
+            Fitted(learner.weights, learner.optimizer, learner.updates), gradient
+        )
         c = self.config
         rate = jnp.where(updates % c.target_every == 0, c.target_rate, 0.0)
         target = jax.tree.map(lambda new, old: old + rate * (new - old), weights, learner.target)
@@ -234,5 +228,5 @@ class ReplayAgent(ValueAgent[Config, Learner, Memory]):
         """Measure what the trace does to freshly drawn sequences."""
         drawn = memories.draw(memory, key, self.config.batch, self.config.window, priority=self.config.priority)
         trace = self.adapted(trace, learner)
-        x = self.trajectory(learner, drawn, self.online(learner.weights, drawn), trace)
+        x = self.trajectory(learner, drawn, self.values(learner, drawn.observation), trace)
         return measured(trace, x, self.counted(drawn) > 0)

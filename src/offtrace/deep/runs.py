@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import ArrayLike
 
 from offtrace._shared import notebook
@@ -69,12 +69,7 @@ class Trained:
 
     def values(self, observation: ArrayLike, seed: int) -> np.ndarray:
         """Return Q(s, ·) [n, A] of observations [n, …] by the network of one seed; preferences, if it is an actor."""
-        index = self.seeds.index(seed)
-
-        def of_the_seed(leaf: Array) -> Array:
-            return leaf[index]
-
-        learner = jax.tree.map(of_the_seed, self.state.learner)
+        learner = jax.tree.map(itemgetter(self.seeds.index(seed)), self.state.learner)
         return np.asarray(self.agent.values(learner, jnp.asarray(observation)))
 
     def last_return(self, frames: int) -> np.ndarray:

@@ -89,9 +89,8 @@ class Settings:
             raise TypeError(f"trace must be an offtrace trace such as offtrace.RBIS(lam=0.9), got {self.trace!r}")
         if why := self.refusal(type(self.trace)):
             raise TypeError(f"{self.trace.title} cannot be learned with by the agent {self.agent!r}: {why}")
-        getattr(
-            self.trace, "parameters", ()
-        )  # a rule that lacks constants says so here, not in the middle of a program
+        # A rule that lacks constants says so here, and not in the middle of a program.
+        getattr(self.trace, "parameters", ())
         for cls in reversed(type(self).__mro__):
             for name, (holds, what) in vars(cls).get("checks", {}).items():
                 self.require(name, holds(getattr(self, name)), what)
@@ -112,25 +111,12 @@ class Settings:
         if not holds:
             raise ValueError(f"{name} must be {what}, got {getattr(self, name)!r}")
 
-    def require_something_to_learn(self) -> None:
-        """Raise if training would end before its first update."""
-        if self.frames <= self.begin:
-            raise ValueError(
-                f"frames = {self.frames} leave nothing to learn: the first update comes after {self.begin:,} frames "
-                f"(warm_up = {getattr(self, 'warm_up', 0)}): take more frames, or a smaller warm_up"
-            )
-
     def for_programs(self) -> Self:
         """Return the configuration as programs know it: when training ends, and the trace, are arguments of theirs.
 
         Another end compiles nothing again, and another rule `advance` alone.
         """
         return replace(self, trace=DEFAULT_TRACE, frames=self.begin + 1)
-
-    @property
-    def memory_slots(self) -> int | None:
-        """Steps that a replay memory holds of each copy of the game; None where there is no such memory."""
-        return None
 
     @property
     def round(self) -> int:

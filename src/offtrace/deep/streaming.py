@@ -13,11 +13,11 @@ that of any rule with a β (`eligibility`), and a truncated episode bootstraps.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 
 from offtrace.deep import fresh_steps
@@ -26,7 +26,7 @@ from offtrace.deep.config import StreamAC, Streaming, StreamQ
 from offtrace.deep.eligibility import Eligibility, Now, Tree, of_action
 from offtrace.deep.fresh_steps import Steps
 from offtrace.deep.games import Stepped
-from offtrace.deep.networks import Style, Weights, network
+from offtrace.deep.networks import Network, Style, Weights
 from offtrace.traces import Rule
 
 Chosen = TypeVar("Chosen", bound=Streaming)
@@ -121,13 +121,9 @@ class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
     def __init__(self, config: Chosen, shape: tuple[int, ...], actions: int) -> None:
         super().__init__(config, shape, actions)
         self.style = Style(normalised=True, slope=0.01, sparsity=config.sparsity, learned=False)
-        self.structure = nnx.split(nnx.eval_shape(lambda: self.network(nnx.Rngs(0), actions)))[0]
+        self.network = Network(shape, actions, config.hidden, self.style)
         learner = jax.eval_shape(self.first, jax.random.PRNGKey(0))
         self.eligibility = Eligibility(config.trace, self.traced(learner), config.groups)
-
-    def network(self, rngs: nnx.Rngs, outputs: int) -> nnx.Module:
-        """Make a network."""
-        return network(self.shape, outputs, self.config.hidden, rngs, self.style)
 
     @abstractmethod
     def beside(self, weights: Weights, key: Array) -> Tree:
@@ -146,7 +142,7 @@ class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
     def first(self, key: Array) -> Learner:
         """Make what there is before anything has been learned."""
         to_act, beside = jax.random.split(key)
-        weights = nnx.split(self.network(nnx.Rngs(to_act), self.actions))[1]
+        weights = self.network.first(to_act)
         return Learner(weights, self.beside(weights, beside), no_moments(self.shape), no_moments())
 
     def empty(self, observation: Array) -> Stream:
@@ -164,11 +160,7 @@ class StreamingAgent(Agent[Chosen, Learner, Stream], Generic[Chosen]):
 
     def values(self, learner: Learner, observation: Array) -> Array:
         """Return Q(s, ·), or preferences, [n, A] of observations [n, …]."""
-        return self.of_weights(learner.weights, self.normalised(learner.seen, observation))
-
-    def of_weights(self, weights: Weights, state: Array) -> Array:
-        """Return the outputs [n, A] of a network for normalised observations [n, …]."""
-        return nnx.merge(self.structure, weights)(state)
+        return self.network(learner.weights, self.normalised(learner.seen, observation))
 
     def normalised(self, seen: Moments, observation: Array) -> Array:
         """Return observations [n, …] as the network gets them."""
@@ -225,11 +217,11 @@ class StreamQAgent(StreamingAgent[StreamQ], ValueAgent[StreamQ, Learner, Stream]
         c = self.config
 
         def taken(weights: Weights) -> tuple[Array, Array]:
-            values = self.of_weights(weights, step.state)[0]
+            values = self.network(weights, step.state)[0]
             return values[step.action], values
 
         (q, values), gradient = jax.value_and_grad(taken, has_aux=True)(learner.weights)
-        ahead = self.of_weights(learner.weights, step.after)[0]
+        ahead = self.network(learner.weights, step.after)[0]
         δ = step.reward + c.gamma * step.goes_on * jnp.sum(self.target_policy(ahead) * ahead) - q
         now = of_action(trace, self.target_policy(values)[step.action], step.mu, q >= jnp.max(values))
         kept, z = self.eligibility.step(trace, memory.kept, c.gamma, now, gradient)
@@ -243,13 +235,14 @@ class StreamACAgent(StreamingAgent[StreamAC]):
     It acts by its own policy, so that every ρ is 1. On state values, a start is scaled by the actions from its own on.
     """
 
-    def critic(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Make the network of state values."""
-        return self.network(rngs, 1)
+    @cached_property
+    def critic(self) -> Network:
+        """The network of state values."""
+        return Network(self.shape, 1, self.config.hidden, self.style)
 
     def beside(self, weights: Weights, key: Array) -> Tree:
         """The critic's weights."""
-        return nnx.split(self.critic(nnx.Rngs(key)))[1]
+        return self.critic.first(key)
 
     def traced(self, learner: Learner) -> Tree:
         """Return the weights of critic and actor, since ∇V and the actor's gradient are traced."""
@@ -257,8 +250,7 @@ class StreamACAgent(StreamingAgent[StreamAC]):
 
     def value(self, weights: Weights, state: Array) -> Array:
         """V(s)."""
-        structure = nnx.split(nnx.eval_shape(lambda: self.critic(nnx.Rngs(0))))[0]
-        return nnx.merge(structure, weights)(state)[0, 0]
+        return self.critic(weights, state)[0, 0]
 
     def behavior(self, learner: Learner, observation: Array, frames: int | Array) -> Array:
         """The actor's policy."""
@@ -273,7 +265,7 @@ class StreamACAgent(StreamingAgent[StreamAC]):
         δ = step.reward + c.gamma * step.goes_on * self.value(learner.beside, step.after) - v
 
         def score(weights: Weights) -> Array:
-            log = jax.nn.log_softmax(self.of_weights(weights, step.state)[0])
+            log = jax.nn.log_softmax(self.network(weights, step.state)[0])
             return log[step.action] - c.entropy_cost * jnp.sign(δ) * jnp.sum(jnp.exp(log) * log)
 
         gradient = of_critic, jax.grad(score)(learner.weights)

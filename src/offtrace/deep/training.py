@@ -90,6 +90,13 @@ def _remembered(agent: AnyAgent, state: State, acted: Acted, seen: Stepped[Array
     return after, jnp.sum(ended), jnp.sum(jnp.where(ended, returns, 0.0))
 
 
+def _learned(agent: AnyAgent, trace: Rule, state: State) -> tuple[State, Array]:
+    """Return the state of one seed after it has learned from a round, and the loss."""
+    key, to_learn = jax.random.split(state.key)
+    learner, memory, loss = agent.learn(trace, state.learner, state.memory, to_learn)
+    return state._replace(learner=learner, memory=memory, key=key), loss
+
+
 def _of_its_dtype(leaf: Array) -> Array:
     """A number of a game as the array that a checkpoint gives back: else a resumed run would be compiled again."""
     return leaf.astype(leaf.dtype)
@@ -144,10 +151,8 @@ class Compiled:
                 state, (episodes, total) = self._play(state, None)
             else:
                 state, (episodes, total) = lax.scan(self._play, state, length=c.round // c.envs)
-            key, to_learn = jax.random.split(state.key)
-            learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
-            after = state._replace(learner=learner, memory=memory, key=key)
-            return after, ended + jnp.sum(episodes), returns + jnp.sum(total), losses + loss
+            state, loss = _learned(self.agent, trace, state)
+            return state, ended + jnp.sum(episodes), returns + jnp.sum(total), losses + loss
 
         nothing = jnp.zeros((), jnp.int32), jnp.zeros(()), jnp.zeros(())
         state, episodes, total, loss = lax.fori_loop(0, n, one_round, (state, *nothing))
@@ -167,18 +172,15 @@ class Programs:
         self.act: Callable[[State], tuple[Array, Acted]] = jax.jit(jax.vmap(self._act))
         self.remember: Callable[[State, Acted, Stepped[np.ndarray]], tuple[State, Array, Array]]
         self.remember = jax.jit(jax.vmap(partial(_remembered, self.agent)), donate_argnums=0)
-        self.learn: Callable[[Rule, State], tuple[State, Array]] = jax.jit(jax.vmap(self._learn), donate_argnums=1)
+        self.learn: Callable[[Rule, State], tuple[State, Array]] = jax.jit(
+            jax.vmap(partial(_learned, self.agent)), donate_argnums=1
+        )
         self.credit: Callable[[Rule, Learned, tuple[object, ...], Array], Credit]
         self.credit = jax.jit(jax.vmap(self.agent.credit))
 
     def _act(self, state: State) -> tuple[Array, Acted]:
         key, to_act = jax.random.split(state.key)
         return key, self.agent.act(state.learner, state.observation, state.frames, to_act)
-
-    def _learn(self, trace: Rule, state: State) -> tuple[State, Array]:
-        key, to_learn = jax.random.split(state.key)
-        learner, memory, loss = self.agent.learn(trace, state.learner, state.memory, to_learn)
-        return state._replace(learner=learner, memory=memory, key=key), loss
 
 
 class OnHost:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace._shared.progress_bar import in_notebook
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def grid(
     Without pyplot there is nothing to close, no window, and the user's backend stays; given inches are many times faster than a
     layout engine.
     """
-    try:
+    with from_extra("plot", "figures need"):
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(f"figures need matplotlib: {install('plot')}") from error
     left, right, top, bottom = margin
     width = left + right + columns * panel[0] + (columns - 1) * gap[0]
     height = top + bottom + rows * panel[1] + (rows - 1) * gap[1]
@@ -100,16 +98,14 @@ def plain(axes: Axes) -> None:
 
 def pyplot_and_colors() -> tuple[ModuleType, ModuleType]:
     """Import them, or say what to install."""
-    try:
+    with from_extra("plot", "figures need"):
         from matplotlib import colors
         from matplotlib import pyplot as plt
-    except ImportError as error:
-        raise ImportError(f"figures need matplotlib: {install('plot')}") from error
     return plt, colors
 
 
 def for_return(figure: Figure) -> Figure:
-    """The figure, as a function returns it: a notebook shows the value of a cell, and once more each figure that is open."""
+    """The figure, as a function returns it: a notebook shows the value of a cell, and each figure that is open a second time."""
     if in_notebook():
         pyplot_and_colors()[0].close(figure)
     return figure

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.learners.arrays import Floats, inline, inline_fma, no_inline, record
 from offtrace.learners.random import LEARNING, uniform
@@ -31,12 +33,14 @@ class CodedPolicy(NamedTuple):
     """Whether the schedule counts steps, not episodes."""
     table: Floats = np.empty((0, 0))
     """[S, A]; empty unless `kind` is TABLE."""
+    function: Callable[[np.ndarray], ArrayLike] | None = None
+    """The probabilities [A] of an observation, of a TABLE where states have no numbers."""
 
 
 POLICY = record(
     kind=np.int64, explore=np.int64, form=np.int64, a=np.float64, b=np.float64, c=np.float64, by_step=np.int64
 )
-"""All but the table, in an array that compiled code reads."""
+"""The numbers of a CodedPolicy, in an array that compiled code reads."""
 
 
 @no_inline
@@ -180,46 +184,52 @@ def value_of(θ, tile, value, s, a, q, on_states):
 
 
 @inline
+def set_active(active, tile, s, a, A, on_states):
+    """The weights of (s, a), or of s."""
+    for j in range(len(active)):
+        active[j] = tile[s, j] if on_states else tile[s, j] * A + a
+
+
+@inline
 def choose_action(task, memory, at, step):
     """a ~ μ(·|s). The lane stores π(a|s), q(s, a) or v(s) and α; the step stores s, a and μ(a|s).
 
     On state values the policies are tables, which do not depend on q.
     """
-    settings, tile, value, schedules, behavior, target, _, _, _ = task
-    progress, streams, θ, _, _, q, _, _, _ = memory
-    s, at.step = at.state, progress[0].step
+    progress, settings, q = memory.progress[0], task.settings[0], memory.q
+    s, at.step = at.state, progress.step
     if at.begins:
-        at.begins, at.age, at.episode = 0, 0, progress[0].episode
+        at.begins, at.age, at.episode = 0, 0, progress.episode
         at.gain, at.total, at.discount = 1.0, 0.0, 0.0
-    μ, π = at_present(schedules[BEHAVIOR], at.episode, at.step), at_present(schedules[TARGET], at.episode, at.step)
-    at.alpha = level(schedules[STEP_SIZE], at.episode, at.step)
-    if not settings[0].on_states:
-        action_values(θ, tile, value, s, q)
+    μ = at_present(task.schedules[BEHAVIOR], at.episode, at.step)
+    π = at_present(task.schedules[TARGET], at.episode, at.step)
+    at.alpha = level(task.schedules[STEP_SIZE], at.episode, at.step)
+    if not settings.on_states:
+        action_values(memory.θ, task.tile, task.value, s, q)
     best, _, ties, _ = best_of(q)
     a = at.chosen
     if a < 0:
-        a = choose(uniform(streams, LEARNING), μ, behavior, s, q)
+        a = choose(uniform(memory.streams, LEARNING), μ, task.behavior, s, q)
     at.chosen = -1
     step.state, step.action = s, a
-    step.mu = probability(μ, behavior, s, q, best, ties, a)
-    at.pi = probability(π, target, s, q, best, ties, a)
+    step.mu = probability(μ, task.behavior, s, q, best, ties, a)
+    at.pi = probability(π, task.target, s, q, best, ties, a)
     at.value, at.greedy = q[a], 1.0 if q[a] == best else 0.0
-    if settings[0].on_states:
-        at.value = state_value(θ, tile, value, s)
+    if settings.on_states:
+        at.value = state_value(memory.θ, task.tile, task.value, s)
 
 
 @inline
 def expected_value(task, memory, at, s, q):
     """Σ_a π(a|s) q(s, a) of the policy in δ, or the value of the next action, which is chosen here."""
-    all_settings, _, _, schedules, behavior, target, _, _, _ = task
-    settings, streams = all_settings[0], memory.streams
+    settings = task.settings[0]
     if settings.sampled:
         if at.chosen < 0:
-            μ = at_present(schedules[BEHAVIOR], at.episode, at.step)
-            at.chosen = choose(uniform(streams, LEARNING), μ, behavior, s, q)
+            μ = at_present(task.schedules[BEHAVIOR], at.episode, at.step)
+            at.chosen = choose(uniform(memory.streams, LEARNING), μ, task.behavior, s, q)
         return q[at.chosen]
-    v = mean(at_present(schedules[TARGET], at.episode, at.step), target, s, q)
+    v = mean(at_present(task.schedules[TARGET], at.episode, at.step), task.target, s, q)
     if settings.share < 1.0:
-        μ = at_present(schedules[BEHAVIOR], at.episode, at.step)
-        v = settings.share * v + (1.0 - settings.share) * mean(μ, behavior, s, q)
+        μ = at_present(task.schedules[BEHAVIOR], at.episode, at.step)
+        v = settings.share * v + (1.0 - settings.share) * mean(μ, task.behavior, s, q)
     return v

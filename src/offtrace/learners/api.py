@@ -12,11 +12,12 @@ from offtrace.learners.arguments import (
     Replay,
     as_method,
     job_of,
+    policies_of,
     require_order,
+    require_support,
     seeds_of,
     true_values,
     warn_if_it_diverges,
-    with_policies,
 )
 from offtrace.learners.environments import environment
 from offtrace.learners.features import TileCoding
@@ -85,12 +86,13 @@ def evaluate(
     require_order("evaluate", trace, env)
     method = as_method(trace, values)
     where = environment(env, gamma, features, states=method.values == "state")
-    method, acting, wanted = with_policies(method, where, behavior, target)
+    method, acting, wanted = policies_of(method, where, behavior, target)
+    require_support(where, method.trace, acting, wanted)
     mdp = where.mdp if acting.kind == wanted.kind == TABLE else None
     if mdp and truth is None and features is None and not method.uncorrected:
         truth = true_values(method, mdp, acting, wanted)
     job = job_of(
-        where, method, (acting, wanted), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        where, method, (acting, wanted), alpha=alpha, steps=steps, episodes=episodes,
         update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth,
     )  # fmt: skip
     if mdp and certify:
@@ -144,9 +146,10 @@ def control(
     if truth is None and where.mdp is not None and features is None:
         truth = where.mdp.optimal_q()
     target = GREEDILY if target is None and not method.on_policy else target
-    method, acting, wanted = with_policies(method, where, behavior, target)
+    method, acting, wanted = policies_of(method, where, behavior, target)
+    require_support(where, method.trace, acting, wanted)
     job = job_of(
-        where, method, (acting, wanted), (behavior, target), alpha=alpha, steps=steps, episodes=episodes,
+        where, method, (acting, wanted), alpha=alpha, steps=steps, episodes=episodes,
         update=update, q0=q0, spread=spread, limit=limit, points=points, truth=truth, evaluation=evaluation,
     )  # fmt: skip
     return run(job, seeds_of(seed, seeds), seeds is None, progress, threads)

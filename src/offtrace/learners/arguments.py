@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
 import numpy as np
@@ -15,21 +15,12 @@ from offtrace.learners.environments import Environment
 from offtrace.learners.methods.base import Method, StepSize, Values
 from offtrace.learners.methods.registry import method as method_of_name
 from offtrace.learners.methods.registry import of_rule, rule_named
-from offtrace.learners.policies import (
-    GREEDILY,
-    Policy,
-    Probabilities,
-    Schedule,
-    as_schedule,
-    coded,
-    extremes,
-    of_observations,
-)
-from offtrace.learners.rule_functions import rule_settings
+from offtrace.learners.policies import GREEDILY, Policy, Probabilities, coded, extremes, positive_schedule
 from offtrace.learners.run import Job
 from offtrace.learners.state import OFFLINE, ONLINE, REPLAY
 from offtrace.mdps import MDP
 from offtrace.mdps.randomness import Seed
+from offtrace.mdps.sampling import count
 from offtrace.traces import Rule, Trace
 from offtrace.traces import trace as trace_named
 from offtrace.traces.trace_argument import as_rule
@@ -90,12 +81,12 @@ def as_method(given: Rule | Method | str, values: Values | None = None) -> Metho
     return of_rule(as_rule(given), "action" if values is None else values)
 
 
-def step_size_of(method: Method, alpha: StepSize | None) -> StepSize:
+def step_size_of(method: Method, alpha: StepSize | None, default: StepSize | None = DEFAULT_ALPHA) -> StepSize | None:
     """Return the step size of the call or of the method, or the default. It is an error if both give one, and not the same."""
     if alpha is not None and method.alpha is not None and alpha != method.alpha:
         raise ValueError(f"alpha is {alpha!r} here, and {method.alpha!r} in {method!r}: give one of them")
     given = method.alpha if alpha is None else alpha
-    return DEFAULT_ALPHA if given is None else given
+    return default if given is None else given
 
 
 def policies_of(
@@ -103,42 +94,28 @@ def policies_of(
     where: Environment,
     behavior: Policy | Probabilities | ArrayLike,
     target: Policy | Probabilities | ArrayLike | None,
-) -> tuple[CodedPolicy, CodedPolicy]:
-    """The behaviour and the target, as the loop takes them; methods that learn about the policy that acts need no target."""
-    acting = coded("behavior", behavior, where.shape)
-    if target is None:
-        if not method.on_policy:
-            raise TypeError("target is missing: the policy whose values are to be learned")
-        return acting, acting
-    wanted = coded("target", target, where.shape)
-    same = wanted[:-1] == acting[:-1] and np.array_equal(wanted.table, acting.table)
-    if method.on_policy and (not same or (where.shape is None and target is not behavior)):
-        raise ValueError(f"{method.title} learns about the policy that acts: leave target out, or give behavior")
-    if where.features.states:
-        for name, policy in (("behavior", acting), ("target", wanted)):
-            if policy.kind != TABLE:
-                raise TypeError(
-                    f"{method.title} learns state values, so there is no Q for a policy to look at: {name} must be an array "
-                    "[S, A], or with tile coding a function that makes the probabilities [A] of an observation, or an array [A]"
-                )
-        if method.trace.needs_greedy and where.shape is not None and not np.isin(wanted.table, (0.0, 1.0)).all():
-            raise ValueError(
-                f"{method.title} on state values needs a target that is greedy: all its probabilities 0 or 1"
-            )
-    return acting, wanted
-
-
-def with_policies(
-    method: Method,
-    where: Environment,
-    behavior: Policy | Probabilities | ArrayLike,
-    target: Policy | Probabilities | ArrayLike | None,
 ) -> tuple[Method, CodedPolicy, CodedPolicy]:
-    """The method with the constants of these policies, where it has such, the behaviour and the target; all checked."""
-    acting, wanted = policies_of(method, where, behavior, target)
-    method = method.for_policies(*(extremes(policy, where.features.A) for policy in (wanted, acting)))
-    require_support(where, method.trace, acting, wanted)
-    return method, acting, wanted
+    """The method with the constants of these policies, where it has such; the behaviour and the target, as the loop takes them.
+
+    Methods that learn about the policy that acts need no target.
+    """
+    A, states = where.features.A, where.features.states
+    acting = coded("behavior", behavior, where.shape, A)
+    if target is None and not method.on_policy:
+        raise TypeError("target is missing: the policy whose values are to be learned")
+    wanted = acting if target is None else coded("target", target, where.shape, A)
+    same = wanted[:7] == acting[:7] and np.array_equal(wanted.table, acting.table)
+    if method.on_policy and target is not None and (not same or (where.shape is None and target is not behavior)):
+        raise ValueError(f"{method.title} learns about the policy that acts: leave target out, or give behavior")
+    for name, policy in (("behavior", acting), ("target", wanted)):
+        if states and policy.kind != TABLE:
+            raise TypeError(
+                f"{method.title} learns state values, so there is no Q for a policy to look at: {name} must be an array "
+                "[S, A], or with tile coding a function that makes the probabilities [A] of an observation, or an array [A]"
+            )
+    if states and method.trace.needs_greedy and where.shape and not np.isin(wanted.table, (0.0, 1.0)).all():
+        raise ValueError(f"{method.title} on state values needs a target that is greedy: all its probabilities 0 or 1")
+    return method.for_policies(extremes(wanted, A), extremes(acting, A)), acting, wanted
 
 
 def true_values(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> Floats:
@@ -182,7 +159,8 @@ def _stays_greedy(policy: CodedPolicy) -> bool:
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> None:
     """Warn if M is found to diverge. It is only asked where theory promises nothing, and takes about a second."""
     trace = method.trace
-    if not method.follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
+    follows_operator = method.in_loop and method.values == "action" and not (method.sampled or method.uncorrected)
+    if not follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:
         return
     if trace.needs_greedy:  # such a rule has no linear operator
         return
@@ -211,7 +189,6 @@ def job_of(
     where: Environment,
     method: Method,
     policies: tuple[CodedPolicy, CodedPolicy],
-    given: tuple[object, object],
     *,
     alpha: StepSize | None,
     steps: int | None,
@@ -224,16 +201,15 @@ def job_of(
     truth: ArrayLike | None,
     evaluation: object = None,
 ) -> Job:
-    """All that is run for each seed, checked. `given` are the behaviour and the target as they were given."""
+    """All that is run for each seed, checked."""
     if (steps is None) == (episodes is None):
         raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
     steps, episodes, limit = (
-        0 if n is None else _count(name, n) for name, n in (("steps", steps), ("episodes", episodes), ("limit", limit))
+        0 if n is None else count(name, n) for name, n in (("steps", steps), ("episodes", episodes), ("limit", limit))
     )
     alpha = step_size_of(method, alpha)
     if isinstance(alpha, str) and alpha != "1/N":
         raise ValueError(f'alpha must be a number, a schedule or "1/N", got {alpha!r}')
-    schedule = positive_schedule(1.0 if isinstance(alpha, str) else alpha)
     noise: object = spread
     if isinstance(noise, bool) or not isinstance(noise, Real) or not 0 <= float(noise) < np.inf:
         raise ValueError(f"spread must be a standard deviation, 0 or more, got {spread!r}")
@@ -245,63 +221,31 @@ def job_of(
             f"{type(method).__name__} learns online, with one step size for all weights: got update={update!r}, alpha={alpha!r}"
         )
     replay = update if isinstance(update, Replay) else Replay()
-    for name in ("capacity", "every", "batch", "length"):
-        _count(f"Replay.{name}", getattr(replay, name))
+    for f in fields(replay):
+        count(f"Replay.{f.name}", getattr(replay, f.name))
     if not isinstance(evaluation, Evaluation | None):
         raise TypeError(f"evaluation must be an Evaluation(…), got {evaluation!r}")
-    evaluated = GREEDILY.coded
-    if evaluation is not None:
-        _count("evaluation.every", evaluation.every)
-        _count("evaluation.limit", evaluation.limit)
-        evaluated = coded("evaluation.policy", evaluation.policy, where.shape)
+    judge = evaluation or Evaluation()
+    evaluated = coded("evaluation.policy", judge.policy, where.shape, where.features.A)
     if episodes and not limit:
         where.require_ends(policies[0].table)
     total = steps or episodes
-    marks = np.unique(np.round(np.linspace(0, total, min(_count("points", points), total) + 1)[1:]).astype(np.int64))
-    truth = np.empty((0, 0)) if truth is None else np.array(truth, dtype=np.float64)
-    if truth.size and truth.shape != where.table:
-        letters = "[S]" if where.features.states else "[S, A]"
-        raise ValueError(f"truth must be an array {letters} = {where.table}, got shape {truth.shape}")
-    numbers: dict[str, float] = {
-        "update": kind,
-        "steps": steps,
-        "episodes": episodes,
-        "limit": limit,
-        "gamma": where.gamma,
-        "by_visits": isinstance(alpha, str),
-        "evaluate_every": 0 if evaluation is None else evaluation.every,
-        "evaluation_limit": 0 if evaluation is None else evaluation.limit,
-        "every": replay.every,
-        "batch": replay.batch,
-        "length": min(replay.length, replay.capacity),
-    }
-    of_method, lags = rule_settings(method)
-    A = where.features.A
-    wanted = given[0] if given[1] is None else given[1]
+    if truth is not None:
+        truth = np.array(truth, dtype=np.float64)
+        if truth.shape != where.table:
+            letters = "[S]" if where.features.states else "[S, A]"
+            raise ValueError(f"truth must be an array {letters} = {where.table}, got shape {truth.shape}")
+        truth = truth.reshape(len(truth), -1)
     return Job(
-        where,
-        method,
-        (*policies, evaluated),
-        schedule.coded,
-        numbers | of_method,
-        lags,
-        first=where.first(q0),
-        spread=float(spread),
-        marks=marks,
-        truth=truth.reshape(-1, 1) if truth.size and where.features.states else truth,
-        capacity=replay.capacity,
-        functions=(None, None)
-        if where.shape is not None
-        else (of_observations("behavior", given[0], A), of_observations("target", wanted, A)),
-    )
-
-
-def positive_schedule(alpha: object) -> Schedule:
-    """The schedule of a step size, above 0."""
-    schedule = as_schedule("alpha", alpha)
-    if not schedule(0) > 0:
-        raise ValueError(f"alpha must be above 0, got {alpha!r}")
-    return schedule
+        where, method, (*policies, evaluated), positive_schedule(1.0 if isinstance(alpha, str) else alpha).coded,
+        first=where.first(q0), spread=float(spread), capacity=replay.capacity,
+        marks=np.unique(np.round(np.linspace(0, total, min(count("points", points), total) + 1)[1:]).astype(np.int64)),
+        truth=truth,
+        update=kind, steps=steps, episodes=episodes, limit=limit, by_visits=isinstance(alpha, str), every=replay.every,
+        batch=replay.batch, length=min(replay.length, replay.capacity),
+        evaluate_every=count("evaluation.every", judge.every) if evaluation else 0,
+        evaluation_limit=count("evaluation.limit", judge.limit) if evaluation else 0,
+    )  # fmt: skip
 
 
 def seeds_of(seed: Seed, seeds: int | None) -> NDArray[np.uint64]:
@@ -310,12 +254,4 @@ def seeds_of(seed: Seed, seeds: int | None) -> NDArray[np.uint64]:
     if isinstance(given, bool) or not isinstance(given, Integral) or not 0 <= int(given) < 2**63:
         raise ValueError(f"seed must be an integer of at least 0 or a generator, got {seed!r}")
     first = int(given)
-    return np.arange(first, first + (1 if seeds is None else _count("seeds", seeds)), dtype=np.uint64)
-
-
-def _count(name: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, Integral):
-        raise TypeError(f"{name} must be an integer, got {given!r}")
-    if int(given) < 1:
-        raise ValueError(f"{name} must be at least 1, got {given}")
-    return int(given)
+    return np.arange(first, first + (1 if seeds is None else count("seeds", seeds)), dtype=np.uint64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -23,25 +23,22 @@ Integers = NDArray[np.int64]
 Records = NDArray[np.record]
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-carray = cast(Any, numba).carray
+carray, jitable = cast(Any, numba).carray, cast(Any, register_jitable)
 
 
-class Decorator(Protocol):
-    """Marks a function for Numba and keeps its type. Python may call it too, and then it is not compiled."""
-
-    def __call__(self, function: F, /) -> F:
-        """The function itself."""
-        ...
+def inline(function: F) -> F:
+    """A function that is copied into the compiled function that calls it. Python may call it too; then it is not compiled."""
+    return jitable(error_model="numpy", forceinline=True)(function)
 
 
-inline = cast(Decorator, register_jitable(error_model="numpy", forceinline=True))
-"""A function that is copied into the compiled function that calls it."""
-inline_fma = cast(Decorator, register_jitable(error_model="numpy", forceinline=True, fastmath={"contract"}))
-"""The same, where a·b + c may be rounded once (a fused multiply-add)."""
-no_inline = cast(Decorator, register_jitable(error_model="numpy"))
-"""A function that compiled code calls now and then: it is not copied."""
-no_inline_fma = cast(Decorator, register_jitable(error_model="numpy", fastmath={"contract"}))
-"""The same, where a·b + c may be rounded once."""
+def inline_fma(function: F) -> F:
+    """The same, where a·b + c may be rounded only once (a fused multiply-add)."""
+    return jitable(error_model="numpy", forceinline=True, fastmath={"contract"})(function)
+
+
+def no_inline(function: F) -> F:
+    """A function that compiled code calls rarely: it is not copied."""
+    return jitable(error_model="numpy")(function)
 
 
 @cache
@@ -54,7 +51,7 @@ def newest_file() -> int:
 
 
 def view(given: T) -> T:
-    """In compiled code the same array, owned by nobody, or a tuple of these. In Python it is what was given."""
+    """In compiled code the same array without an owner, or a tuple of these. In Python it is what was given."""
     return given
 
 
@@ -86,30 +83,8 @@ def _each_view(given):
             return lambda given: (view(given[0]), view(given[1]))
         case 3:
             return lambda given: (view(given[0]), view(given[1]), view(given[2]))
-        case _:  # some at a time, since each function takes time to compile
+        case _:  # three at a time, since each function takes time to compile
             return lambda given: (view(given[0]), view(given[1]), view(given[2]), *_views(given[3:]))
-
-
-FORMS = "Vector", "Starts", "CustomStarts", "Groups"
-"""The classes of eligibility vectors."""
-
-
-def by_form(*each: Callable[..., Any], fma: bool = False) -> Any:
-    """One function for all FORMS, in their order: that of its first argument's class, in compiled code and in Python.
-
-    `fma`: a·b + c may be rounded once, also in what these call.
-    """
-    functions: dict[str, Callable[..., Any]] = dict(zip(FORMS, each, strict=True))
-    options: Any = {"forceinline": True, "error_model": "numpy", **({"fastmath": {"contract"}} if fma else {})}
-
-    def call(form: Any, *rest: Any) -> Any:
-        return functions[type(form).__name__](form, *rest)
-
-    @overload(call, jit_options=options, strict=False)
-    def _compiled(form, *rest):
-        return functions[form.instance_class.__name__]
-
-    return call
 
 
 def record(**fields: type) -> np.dtype[np.record]:
@@ -168,12 +143,12 @@ def is_crowded(used):
 
 
 @inline
-def move_slot(used, old, new):
-    """Move the weight of the slot `old` to `new`, which is not after it; with −1, remove it."""
+def move_slot(used, old, new, keep):
+    """Move the weight of the slot `old` to `new`, which is not after it, or remove it."""
     weights, places, _ = used
     weight = weights[old]
-    places[weight] = new
-    if new >= 0:
+    places[weight] = new if keep else -1
+    if keep:
         weights[new] = weight
 
 
@@ -181,5 +156,4 @@ def move_slot(used, old, new):
 def set_number(used, number):
     """Set how many slots are in use, after slots were moved."""
     counts = used.counts
-    counts[0] = number
-    counts[1] = max(FEW, 2 * number)
+    counts[0], counts[1] = number, max(FEW, 2 * number)

@@ -2,10 +2,11 @@
 
     Vector    per-decision rules      z ← γ_{t-1} decay_t ratio_t z + ∇q_t                O(weights in use) a step
     Starts    all other rules         every live start with its own β                      O(live starts)
-    Groups    recursive caps          a stack of groups of starts that share β             O(weights in use), amortised
+    Stack     recursive caps          groups of starts that share β                        O(weights in use), amortised
 
-All have the same functions, and a compiled loop has those of the form that it is given. While an episode is short, single starts
-are cheaper than the stack: `Groups` begin with `Starts`, and gather them when there are more than SHORT.
+What a rule does not need is None, and Numba compiles nothing of what stands under `if … is not None` then. While an episode is
+short, single starts are cheaper than the stack: recursive caps begin with `Starts`, and gather them into the stack when there
+are more than SHORT.
 
 Nothing that could still matter is dropped: a start goes when γ^n β has sunk below 10⁻³⁰ (or when its discounts and decays
 alone are below 10⁻¹⁸ and a cap keeps β from making up for it). Under μ the product of ratios is a martingale, so by Ville's
@@ -14,17 +15,16 @@ inequality the chance that such a start ever comes back to 10⁻¹⁸ of an upda
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from offtrace.learners import groups as stack
+from offtrace.learners import groups
 from offtrace.learners.arrays import (
     Floats,
     Integers,
     Records,
     Slots,
-    by_form,
     clear_slots,
     inline,
     inline_fma,
@@ -36,7 +36,7 @@ from offtrace.learners.arrays import (
     slots,
     take_slot,
 )
-from offtrace.learners.groups import TINY
+from offtrace.learners.groups import TINY, Stack
 
 FORGET = 1e-30
 """A start whose weight is smaller than this is dropped."""
@@ -86,30 +86,23 @@ class Starts(NamedTuple):
     """[room, c]: the carry of a custom step."""
 
 
-class CustomStarts(Starts):
-    """The same for a custom step."""
+class Eligibility(NamedTuple):
+    """The forms that a rule needs; compiled functions take all three, as `vector, starts, stack`."""
 
-
-class Groups(NamedTuple):
-    """Single starts while an episode is short, and the stack that they are gathered into."""
-
-    starts: Starts
-    stack: stack.Stack
-
-
-Eligibility: TypeAlias = Vector | Starts | CustomStarts | Groups
+    vector: Vector | None = None
+    starts: Starts | None = None
+    stack: Stack | None = None
 
 
 def eligibility(numbers: dict[str, float], size: int, k: int, carry: int) -> Eligibility:
     """The vector 0 over `size` weights, of which k are active at a time; `numbers` are those of `rule_settings`."""
     if numbers["per_decision"]:
-        return Vector(slots(size, size), np.zeros(size))
-    if numbers["custom"] or numbers["history"]:
-        return CustomStarts(*_starts(64, k, carry))
+        return Eligibility(vector=Vector(slots(size, size), np.zeros(size)))
     if not numbers["grouped"]:
-        return _starts(64, k, carry)
-    room = stack.SHORT + 3
-    return Groups(_starts(2 * stack.SHORT + 2, k, carry), stack.empty(size, min(size, room * k), room))
+        return Eligibility(starts=_starts(64, k, carry))
+    depth = groups.SHORT + 3
+    stack = groups.empty(size, min(size, depth * k), depth)
+    return Eligibility(starts=_starts(2 * groups.SHORT + 2, k, carry), stack=stack)
 
 
 def _starts(room: int, k: int, carry: int) -> Starts:
@@ -121,114 +114,103 @@ def _starts(room: int, k: int, carry: int) -> Starts:
 
 def grown(e: Eligibility, k: int) -> Eligibility:
     """The same with twice the room where it might not suffice for one more step, with k active weights."""
-    if has_room(e, k):
+    if has_room(*e, k):
         return e
-    if isinstance(e, Groups):
-        return e._replace(stack=stack.grown(e.stack))
-    assert isinstance(e, Starts)
-    new = _starts(2 * len(e.w), e.weights.shape[1], e.carry.shape[1])
-    for a, b in zip(e, new, strict=True):
+    if e.stack is not None:
+        return e._replace(stack=groups.grown(e.stack))
+    assert e.starts is not None
+    new = _starts(2 * len(e.starts.w), e.starts.weights.shape[1], e.starts.carry.shape[1])
+    for a, b in zip(e.starts, new, strict=True):
         b[: len(a)] = a
-    return type(e)(*new)
+    return Eligibility(starts=new)
 
 
 @inline
-def _enough(e, k):
+def has_room(vector, starts, stack, k):
+    """Whether one more step fits for certain, with k active weights."""
+    if stack is not None:
+        return groups.has_room(stack, k)
+    if starts is not None:
+        return starts.span[0].last < len(starts.w)
     return True
 
 
 @inline
-def _starts_fit(starts, k):
-    return starts.span[0].last < len(starts.w)
+def clear(vector, starts, stack):
+    """An episode begins."""
+    if vector is not None:
+        clear_slots(vector.used)
+    if starts is not None:
+        span = starts.span[0]
+        span.first, span.last, span.step = 0, 0, 0
+    if stack is not None:
+        groups.clear(stack)
 
 
 @inline
-def _groups_fit(groups, k):
-    return stack.has_room(groups.stack, k)
-
-
-has_room = by_form(_enough, _starts_fit, _starts_fit, _groups_fit)
-"""has_room(e, k): whether one more step fits for certain, with k active weights."""
-
-
-@inline
-def _clear_vector(vector):
-    clear_slots(vector.used)
-
-
-@inline
-def _clear_starts(starts):
-    span = starts.span[0]
-    span.first, span.last, span.step = 0, 0, 0
-
-
-@no_inline
-def _clear_groups(groups):
-    _clear_starts(groups.starts)
-    stack.clear(groups.stack)
-
-
-clear = by_form(_clear_vector, _clear_starts, _clear_starts, _clear_groups)
-"""clear(e): an episode begins."""
-
-
-@inline
-def _factors(rule, task, π, μ, place):
-    """The rule's decay, ratio and cap."""
+def factors_of(rule, task, π, μ, place):
+    """The rule's decay, ratio and cap. `place`, the number of the state and action, finds parameters of its own."""
     return rule(π, μ, π / μ, task.parameters, place if len(task.parameters) > 1 else 0)
 
 
-@inline_fma
-def _advance_vector(vector, rule, task, discount, π, μ, place):
-    """z ← γ decay ratio z."""
-    used, z = vector
+@inline
+def advance(vector, starts, stack, rule, custom, task, discount, π, μ, place):
+    """Take the older starts past an action of probabilities π and μ.
+
+    There is a `rule`, its three factors, or a `custom` step, and the other is None. False if a custom step gave no coefficient.
+    """
     if discount == 0.0:
-        clear_slots(used)
+        clear(vector, starts, stack)
         return True
-    decay, ratio, _ = _factors(rule, task, π, μ, place)
-    c = discount * decay * ratio
+    if custom is not None:
+        return advance_custom(starts, custom, task, discount, π, μ, place)
+    if rule is not None:
+        settings = task.settings[0]
+        decay, ratio, cap = factors_of(rule, task, π, μ, place)
+        d = discount * decay
+        if vector is not None:
+            multiply_vector(vector, d * ratio)
+        if stack is not None:
+            if groups.in_use(stack):
+                if d == 0.0 or ratio == 0.0 or cap == 0.0:
+                    clear(vector, starts, stack)
+                else:
+                    groups.advance(stack, d, ratio, cap, settings.log_forget_w, settings.log_forget_x)
+                return True
+        if starts is not None:
+            drop_starts(starts, settings.horizon, settings.forget)
+            multiply_starts(starts, d, ratio, cap, settings.recursive, task.lags)
+    return True
+
+
+@inline_fma
+def multiply_vector(vector, c):
+    """z ← c z, c = γ decay ratio."""
+    used, z = vector
     if c == 0.0:
         clear_slots(used)
-        return True
+        return
     for i in range(used.counts[0]):
         x = c * z[i]
         z[i] = x if abs(x) > TINY else 0.0
     if is_crowded(used):
         m = 0
         for i in range(used.counts[0]):
-            if z[i] == 0.0:
-                move_slot(used, i, -1)
-            else:
-                move_slot(used, i, m)
-                z[m] = z[i]
-                m += 1
+            keep = z[i] != 0.0
+            z[m] = z[i]
+            move_slot(used, i, m, keep)
+            m += keep
         set_number(used, m)
-    return True
-
-
-@inline
-def _advance_starts(starts, rule, task, discount, π, μ, place):
-    settings = task.settings[0]
-    if discount == 0.0:
-        _clear_starts(starts)
-        return True
-    drop_starts(starts, settings.horizon, settings.forget)
-    decay, ratio, cap = _factors(rule, task, π, μ, place)
-    multiply_starts(starts, discount * decay, ratio, cap, settings.recursive, task.lags)
-    return True
 
 
 @no_inline
-def _advance_custom(starts, rule, task, discount, π, μ, place):
+def advance_custom(starts, custom, task, discount, π, μ, place):
     """One call of a custom step for each live start."""
     settings, span, w, wβ = task.settings[0], starts.span[0], starts.w, starts.wβ
-    if discount == 0.0:
-        _clear_starts(starts)
-        return True
     drop_starts(starts, settings.horizon, settings.forget)
     for v in range(span.first, span.last):
         lag = float(span.step + 1 - starts.began[v])
-        β = rule(starts.carry, v, π, μ, settings.lam, lag, starts.pair[v], place)
+        β = custom(starts.carry, v, π, μ, settings.lam, lag, starts.pair[v], place)
         if not (β >= 0.0 and β < np.inf):
             return False
         w[v] *= discount
@@ -237,106 +219,33 @@ def _advance_custom(starts, rule, task, discount, π, μ, place):
 
 
 @inline
-def _advance_groups(groups, rule, task, discount, π, μ, place):
-    """Starts one by one, or the stack."""
-    settings = task.settings[0]
-    if discount == 0.0:
-        _clear_groups(groups)
-        return True
-    if not stack.in_use(groups.stack):
-        return _advance_starts(groups.starts, rule, task, discount, π, μ, place)
-    decay, ratio, cap = _factors(rule, task, π, μ, place)
-    if discount * decay == 0.0 or ratio == 0.0 or cap == 0.0:
-        _clear_groups(groups)
-    else:
-        stack.advance(groups.stack, discount * decay, ratio, cap, settings.log_forget_w, settings.log_forget_x)
-    return True
-
-
-advance = by_form(_advance_vector, _advance_starts, _advance_custom, _advance_groups)
-"""advance(e, rule, task, discount, π, μ, place): take the older starts past an action of probabilities π and μ.
-
-`rule` is its three factors, or a custom step. `place` is the number of the state and action, by which a rule may have its own
-parameters, or which a custom step is given. False if a custom step gave no coefficient.
-"""
-
-
-@inline
-def _coefficient(vector, rule, task, π, μ, place):
-    decay, ratio, _ = _factors(rule, task, π, μ, place)
-    return μ * decay * ratio
-
-
-@inline
-def _no_coefficient(e, rule, task, π, μ, place):
-    return 0.0
-
-
-coefficient = by_form(_coefficient, _no_coefficient, _no_coefficient, _no_coefficient)
-"""coefficient(e, rule, task, π, μ, place): μ decay ratio of a per-decision rule."""
-
-
-@inline
-def _enter_vector(vector, carry, weights, numbers, s, pair):
-    """z ← z + ∇q."""
-    used, z = vector
-    for j in range(len(weights)):
-        before = used.counts[0]
-        i = take_slot(used, weights[j])
-        z[i] = numbers[s, j] + (z[i] if i < before else 0.0)
-
-
-@inline
-def _enter_starts(starts, carry, weights, numbers, s, pair):
-    span = starts.span[0]
-    span.step += 1
-    v = span.last
-    span.last = v + 1
-    for j in range(len(weights)):
-        starts.weights[v, j], starts.numbers[v, j] = weights[j], numbers[s, j]
-    for j in range(len(carry)):
-        starts.carry[v, j] = carry[j]
-    starts.x[v], starts.w[v], starts.wβ[v] = 1.0, 1.0, 1.0
-    starts.began[v], starts.pair[v] = span.step, pair
-
-
-@inline
-def _enter_groups(groups, carry, weights, numbers, s, pair):
-    starts, live = groups.starts, groups.starts.span[0]
-    if not stack.in_use(groups.stack) and live.last - live.first == stack.SHORT:
-        stack.gather(groups.stack, starts.x, starts.w, starts.weights, starts.numbers, live.first, live.last)
-    if stack.in_use(groups.stack):
-        stack.enter(groups.stack, weights, numbers, s)
-    else:
-        _enter_starts(starts, carry, weights, numbers, s, pair)
-
-
-enter = by_form(_enter_vector, _enter_starts, _enter_starts, _enter_groups)
-"""enter(e, carry, weights, numbers, s, pair): a start with β = 1, whose gradient has `numbers[s]` at `weights`."""
-
-
-@inline
 def drop_starts(starts, horizon, forget):
     """Drop the oldest starts that have reached their horizon or whose weight is negligible."""
-    spans, x, w, wβ, began, pair, weights, numbers, carry = starts
-    span = spans[0]
+    x, w, began, span = starts.x, starts.w, starts.began, starts.span[0]
     first, last, now = span.first, span.last, span.step + 1
     while first < last and (now - began[first] >= horizon or not w[first] > forget or not w[first] * x[first] > FORGET):
         first += 1
     if first == last:
         span.first, span.last = 0, 0
-    elif last + 1 >= len(w) and 2 * first > last:  # move them to the beginning of the arrays
-        for v in range(first, last):
-            h = v - first
-            for j in range(weights.shape[1]):
-                weights[h, j], numbers[h, j] = weights[v, j], numbers[v, j]
-            for j in range(carry.shape[1]):
-                carry[h, j] = carry[v, j]
-            x[h], w[h], wβ[h] = x[v], w[v], wβ[v]
-            began[h], pair[h] = began[v], pair[v]
-        span.first, span.last = 0, last - first
+    elif last + 1 >= len(w) and 2 * first > last:
+        move_starts(starts, first, last)
     else:
         span.first = first
+
+
+@no_inline
+def move_starts(starts, first, last):
+    """Move the starts first … last − 1, which are fewer than half, to the beginning of the arrays."""
+    spans, x, w, wβ, began, pair, weights, numbers, carry = starts
+    for v in range(first, last):
+        h = v - first
+        x[h], w[h], wβ[h] = x[v], w[v], wβ[v]
+        began[h], pair[h] = began[v], pair[v]
+        for j in range(weights.shape[1]):
+            weights[h, j], numbers[h, j] = weights[v, j], numbers[v, j]
+        for j in range(carry.shape[1]):
+            carry[h, j] = carry[v, j]
+    spans[0].first, spans[0].last = 0, last - first
 
 
 @inline_fma
@@ -359,21 +268,74 @@ def multiply_starts(starts, d, ratio, cap, recursive, lags):
             wβ[v] = w[v] * min(bound, min(cap, x[v]))
 
 
+@inline
+def enter(vector, starts, stack, carry, weights, numbers, s, pair):
+    """A start with β = 1, whose gradient has `numbers[s]` at `weights`."""
+    if vector is not None:
+        enter_vector(vector, weights, numbers, s)
+    if stack is not None:
+        live = starts.span[0]
+        if not groups.in_use(stack) and live.last - live.first == groups.SHORT:
+            groups.gather(stack, starts.x, starts.w, starts.weights, starts.numbers, live.first, live.last)
+        if groups.in_use(stack):
+            groups.enter(stack, weights, numbers, s)
+            return
+    if starts is not None:
+        enter_starts(starts, carry, weights, numbers, s, pair)
+
+
+@inline
+def enter_vector(vector, weights, numbers, s):
+    """z ← z + ∇q."""
+    used, z = vector
+    for j in range(len(weights)):
+        before = used.counts[0]
+        i = take_slot(used, weights[j])
+        z[i] = numbers[s, j] + (z[i] if i < before else 0.0)
+
+
+@inline
+def enter_starts(starts, carry, weights, numbers, s, pair):
+    """One more start."""
+    span = starts.span[0]
+    span.step += 1
+    v = span.last
+    span.last = v + 1
+    for j in range(len(weights)):
+        starts.weights[v, j], starts.numbers[v, j] = weights[j], numbers[s, j]
+    for j in range(len(carry)):
+        starts.carry[v, j] = carry[j]
+    starts.x[v], starts.w[v], starts.wβ[v] = 1.0, 1.0, 1.0
+    starts.began[v], starts.pair[v] = span.step, pair
+
+
+@inline
+def add_z(vector, starts, stack, to, scale, N, by_visits):
+    """to += scale · z, each weight's number divided by its visits N if `by_visits`."""
+    if vector is not None:
+        add_slots(to, scale, N, by_visits, vector.used, vector.z)
+    if stack is not None:
+        if groups.in_use(stack):
+            top = groups.top(stack)
+            if top >= 0:
+                add_slots(to, scale, N, by_visits, stack.used, stack.C[top])
+            return
+    if starts is not None:
+        add_starts(starts, to, scale, N, by_visits)
+
+
 @inline_fma
-def _add_slots(to, scale, N, by_visits, weights, n, row):
-    """to += scale · row, which has one number for each of n slots."""
-    for i in range(np.uintp(n)):
+def add_slots(to, scale, N, by_visits, used, row):
+    """to += scale · row, which has one number for each slot."""
+    weights, _, counts = used
+    for i in range(np.uintp(counts[0])):
         w = np.uintp(weights[i])
         to[w] += (scale * (1.0 / N[w]) if by_visits else scale) * row[i]
 
 
-@inline
-def _add_vector(vector, to, scale, N, by_visits):
-    _add_slots(to, scale, N, by_visits, vector.used.weights, vector.used.counts[0], vector.z)
-
-
 @inline_fma
-def _add_starts(starts, to, scale, N, by_visits):
+def add_starts(starts, to, scale, N, by_visits):
+    """to += scale · Σ w β ∇q over the live starts."""
     spans, _, _, wβ, _, _, weights, numbers, _ = starts
     for v in range(np.uintp(spans[0].first), np.uintp(spans[0].last)):
         c = scale * wβ[v]
@@ -383,31 +345,28 @@ def _add_starts(starts, to, scale, N, by_visits):
 
 
 @inline
-def _add_groups(groups, to, scale, N, by_visits):
-    if not stack.in_use(groups.stack):
-        _add_starts(groups.starts, to, scale, N, by_visits)
-        return
-    used, top = groups.stack.used, stack.top(groups.stack)
-    if top >= 0:
-        _add_slots(to, scale, N, by_visits, used.weights, used.counts[0], groups.stack.C[top])
-
-
-add_z = by_form(_add_vector, _add_starts, _add_starts, _add_groups, fma=True)
-"""add_z(e, to, scale, N, by_visits): to += scale · z, each weight's number divided by its visits N if `by_visits`."""
-
-
-@inline
-def _copy_slots(weights, n, row):
-    return Sparse(weights[:n].copy(), row[:n].copy())
+def copy(vector, starts, stack):
+    """z as `Sparse`; a weight may come several times."""
+    if vector is not None:
+        return copy_slots(vector.used, vector.z, vector.used.counts[0])
+    if stack is not None:
+        if groups.in_use(stack):
+            top = groups.top(stack)
+            return copy_slots(stack.used, stack.C[max(top, 0)], stack.used.counts[0] if top >= 0 else 0)
+    if starts is not None:
+        return copy_starts(starts)
+    return Sparse(np.empty(0, np.int64), np.empty(0))
 
 
 @inline
-def _copy_vector(vector):
-    return _copy_slots(vector.used.weights, vector.used.counts[0], vector.z)
+def copy_slots(used, row, n):
+    """A vector that has one number for each of n slots."""
+    return Sparse(used.weights[:n].copy(), row[:n].copy())
 
 
 @no_inline
-def _copy_starts(starts):
+def copy_starts(starts):
+    """Σ w β ∇q over the live starts."""
     spans, _, _, wβ, _, _, weights, numbers, _ = starts
     first, last, k = spans[0].first, spans[0].last, weights.shape[1]
     copied, products = np.empty((last - first) * k, np.int64), np.empty((last - first) * k)
@@ -416,15 +375,3 @@ def _copy_starts(starts):
             i = (v - first) * k + j
             copied[i], products[i] = weights[v, j], wβ[v] * numbers[v, j]
     return Sparse(copied, products)
-
-
-@no_inline
-def _copy_groups(groups):
-    if not stack.in_use(groups.stack):
-        return _copy_starts(groups.starts)
-    used, C, top = groups.stack.used, groups.stack.C, stack.top(groups.stack)
-    return _copy_slots(used.weights, used.counts[0] if top >= 0 else 0, C[max(top, 0)])
-
-
-copy = by_form(_copy_vector, _copy_starts, _copy_starts, _copy_groups)
-"""copy(e): z as `Sparse`; a weight may come several times."""

@@ -88,19 +88,14 @@ class Environment:
         values = np.array(q0, dtype=np.float64)
         if not np.isfinite(values).all():
             raise ValueError("q0 must be finite")
-        tile, S = self.features.tile, len(self.features.tile)
+        S = len(self.features.tile)
         tabular = S > 0 and self.size == S * self.features.per_tile and self.features.is_table
-        if values.ndim == 0 and tabular:
-            return np.full(self.size, float(values))
-        if values.ndim == 0 and S == 0:  # tiles, all of which have the same value
-            return np.full(self.size, float(values) / (tile.shape[1] * self.tiles.value))
-        if values.ndim == 0 and values == 0:
-            return np.zeros(self.size)
+        if values.ndim == 0 and (tabular or S == 0 or values == 0):  # all tiles have the same value
+            active = 1.0 if S else self.features.tile.shape[1] * self.tiles.value
+            return np.full(self.size, float(values) / active)
         if not tabular or values.shape != self.table:
-            letters = "[S]" if self.features.states else "[S, A]"
-            wanted = (
-                f"a number or an array {letters} = {self.table}" if tabular else "0 with features" if S else "a number"
-            )
+            array = f"a number or an array {'[S]' if self.features.states else '[S, A]'} = {self.table}"
+            wanted = array if tabular else "0 with features" if S else "a number"
             raise ValueError(f"q0 must be {wanted}, got {'a number' if values.ndim == 0 else f'shape {values.shape}'}")
         return values.ravel()
 

@@ -122,11 +122,14 @@ class TileCoding:
             if isinstance(given, list | np.ndarray):
                 given = np.asarray(given, dtype=object).ravel().tolist()
                 object.__setattr__(self, name, tuple(given))
+        bins = self.bins if isinstance(self.bins, tuple) else (self.bins,)
+        sizes = () if self.size is None else (self.size,)
         counts: list[tuple[str, object]] = [
             ("tilings", self.tilings),
-            *(("bins", b) for b in (self.bins if isinstance(self.bins, tuple) else (self.bins,))),
+            *(("bins", b) for b in bins),
+            *(("size", n) for n in sizes),
         ]
-        for name, n in [*counts, *([] if self.size is None else [("size", self.size)])]:
+        for name, n in counts:
             if isinstance(n, bool) or not isinstance(n, Integral) or int(n) < 1:
                 raise ValueError(f"{name} of TileCoding must be an integer of at least 1, got {n!r}")
 
@@ -160,13 +163,6 @@ class TileCoding:
             raise ValueError(
                 f"{tiles:.3g} tiles are too many: use fewer bins, or hash them with TileCoding(size={2**20}, …)"
             )
-        return Tiles(
-            low=low,
-            high=high,
-            per=bins / (high - low),
-            cells=bins + 1,
-            tilings=int(self.tilings),
-            size=int(self.size or tiles),
-            hashed=self.size is not None,
-            value=float(self.tilings**-0.5) if self.normalized else 1.0,
-        )
+        value = float(self.tilings**-0.5) if self.normalized else 1.0
+        size, hashed = int(self.size or tiles), self.size is not None
+        return Tiles(low, high, bins / (high - low), bins + 1, int(self.tilings), size, hashed, value)

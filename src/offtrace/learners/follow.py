@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from offtrace.learners.arguments import as_method, policies_of, positive_schedule
+from offtrace.learners.arguments import as_method, policies_of, seeds_of, step_size_of
 from offtrace.learners.arrays import Floats, Integers, Records
 from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.methods.base import Method, Values
-from offtrace.learners.policies import GREEDILY, extremes
-from offtrace.learners.rule_functions import rule_settings
+from offtrace.learners.policies import GREEDILY, positive_schedule
 from offtrace.learners.run import Job, learner_of
 from offtrace.learners.state import ONLINE, STEP
 from offtrace.mdps.randomness import Seed
@@ -66,11 +65,9 @@ def follow(
             'a trace is a method on state values or on action values: say values="state" or values="action"'
         )
     learner = as_method(method, values)
-    step_size = learner.alpha if alpha is None else alpha
+    step_size = step_size_of(learner, alpha, default=None)
     if step_size is None or isinstance(step_size, str):
         raise TypeError(f"alpha is missing: give it here, or as learners.method(…, alpha=0.1), got {step_size!r}")
-    if alpha is not None and learner.alpha not in (None, alpha):
-        raise ValueError(f"alpha is {alpha!r} here, and {learner.alpha!r} in {learner!r}: give one of them")
     if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
     policy = distributions(np.array(behavior, dtype=np.float64), "behavior")
@@ -78,51 +75,34 @@ def follow(
         raise ValueError(f"behavior must be a table [S, A], got shape {policy.shape}")
     S, A = policy.shape
     seen, size = table_or_rows(features, S, A, learner.values == "state")
-    recorded = _steps(state, action, reward, next_state, terminated, truncated, policy)
+    trajectory = {"state": state, "action": action, "reward": reward, "next_state": next_state}
+    recorded = _steps({**trajectory, "terminated": terminated, "truncated": truncated}, policy)
     where = Environment(None, None, float(gamma), seen, None, size)
-    policies = policies_of(learner, where, policy, target)
-    learner = learner.for_policies(*(extremes(given, A) for given in reversed(policies)))
-    numbers, lags = rule_settings(learner)
-    numbers |= {"update": ONLINE, "steps": len(recorded), "episodes": 0, "gamma": float(gamma), "by_visits": False}
-    numbers |= {"evaluate_every": 0, "limit": 0}
-    schedule = positive_schedule(step_size)
-    drawn = int(seed.integers(2**62)) if isinstance(seed, np.random.Generator) else int(seed)
+    learner, acting, wanted = policies_of(learner, where, policy, target)
     job = Job(
-        where, learner, (*policies, GREEDILY.coded), schedule.coded, numbers, lags,
-        first=_first(first, size, seen.per_tile), spread=0.0, marks=_marks(marks, len(recorded)), truth=np.empty((0, 0)),
-        recorded=recorded,
+        where, learner, (acting, wanted, GREEDILY.coded), positive_schedule(step_size).coded, update=ONLINE, steps=len(recorded),
+        first=_first(first, size, seen.per_tile), marks=_marks(marks, len(recorded)), recorded=recorded,
     )  # fmt: skip
-    running = learner_of(job)(drawn)
+    running = learner_of(job)(int(seeds_of(seed, None)[0]))
     running.advance(2**62)
     weights = running.curve.snapshots
     return weights if seen.states else weights.reshape(len(weights), -1, A)
 
 
-def _steps(
-    state: ArrayLike,
-    action: ArrayLike,
-    reward: ArrayLike,
-    next_state: ArrayLike,
-    terminated: ArrayLike,
-    truncated: ArrayLike | None,
-    behavior: Floats,
-) -> Records:
+def _steps(given: Mapping[str, ArrayLike | None], behavior: Floats) -> Records:
     """The trajectory as records, checked."""
-    S, A = behavior.shape
-    rewards = np.asarray(reward)
+    rewards = np.asarray(given["reward"])
     if rewards.dtype.kind not in "fiu" or rewards.ndim != 1 or not len(rewards):
         raise ValueError(f"reward must be numbers [T], got {rewards.dtype} of shape {rewards.shape}")
-    T = len(rewards)
     if not np.isfinite(rewards).all():
-        at = int(np.argmin(np.isfinite(rewards)))
-        raise ValueError(f"reward must be finite, got {rewards[at]} at step {at}")
-    steps = np.zeros(T, STEP)
+        t = int(np.argmin(np.isfinite(rewards)))
+        raise ValueError(f"reward must be finite, got {rewards[t]} at step {t}")
+    (S, A), steps = behavior.shape, np.zeros(len(rewards), STEP)
     steps["reward"] = rewards
-    for name, given, n in (("state", state, S), ("action", action, A), ("next_state", next_state, S)):
-        steps[name] = _column(name, given, T, n)
-    steps["terminated"] = _column("terminated", terminated, T, 2)
-    if truncated is not None:
-        steps["truncated"] = _column("truncated", truncated, T, 2) & ~steps["terminated"]
+    for name, n in (("state", S), ("action", A), ("next_state", S), ("terminated", 2), ("truncated", 2)):
+        if given[name] is not None:
+            steps[name] = _column(name, np.asarray(given[name]), len(rewards), n)
+    steps["truncated"] &= ~steps["terminated"]
     ended = (steps["terminated"] | steps["truncated"])[:-1] != 0
     torn = np.flatnonzero(~ended & (steps["next_state"][:-1] != steps["state"][1:]))
     if len(torn):
@@ -142,18 +122,19 @@ def _steps(
     return steps
 
 
-def _column(name: str, given: ArrayLike, T: int, n: int) -> Integers:
-    """Integers below n, or booleans where n is 2."""
-    array = np.asarray(given)
+def _column(name: str, array: np.ndarray, T: int, n: int) -> Integers:
+    """Integers below n, or flags."""
     if array.shape != (T,):
         raise ValueError(f"{name} must have the shape of reward, ({T},), got {array.shape}")
-    flags = name in ("terminated", "truncated")
-    bad = (array < 0) | (array >= n) if array.dtype.kind in "iu" else np.zeros(T, bool)
-    if array.dtype.kind not in ("biu" if flags else "iu") or (flags and bad.any()):
-        raise TypeError(f"{name} must be {'booleans, or integers 0 and 1' if flags else 'integers'}, got {array.dtype}")
+    are_flags, is_integer = name in ("terminated", "truncated"), array.dtype.kind in "iu"
+    bad = (array < 0) | (array >= n) if is_integer else np.zeros(T, bool)
+    if not (is_integer or (are_flags and array.dtype.kind == "b")) or (are_flags and bad.any()):
+        raise TypeError(
+            f"{name} must be {'booleans, or integers 0 and 1' if are_flags else 'integers'}, got {array.dtype}"
+        )
     if bad.any():
-        at = int(np.argmax(bad))
-        raise ValueError(f"{name} must lie in [0, {n}), the size of the policies, got {array[at]} at step {at}")
+        t = int(np.argmax(bad))
+        raise ValueError(f"{name} must lie in [0, {n}), the size of the policies, got {array[t]} at step {t}")
     return array.astype(np.int64)
 
 
@@ -167,10 +148,8 @@ def _marks(given: object, T: int) -> Integers:
 
 
 def _first(given: ArrayLike | None, size: int, each: int) -> Floats:
-    if given is None:
-        return np.zeros(size)
-    array = np.array(given, dtype=np.float64)
     shape = (size,) if each == 1 else (size // each, each)
+    array = np.zeros(shape) if given is None else np.array(given, dtype=np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise ValueError(f"first must be finite weights of shape {shape}, got shape {array.shape}")
     return array.ravel()

@@ -18,7 +18,6 @@ from offtrace.learners.arrays import (
     is_crowded,
     move_slot,
     no_inline,
-    no_inline_fma,
     record,
     set_number,
     slots,
@@ -47,8 +46,6 @@ class Stack(NamedTuple):
     used: Slots
     seen: Floats
     """[2, slots]: `discounts` and `products` when a weight was visited last."""
-    merged: Floats
-    """[slots]: room for the sum of groups that become one."""
     x: Floats
     """[groups]: what the starts of a group share. Groups are sorted by it, the largest on top."""
     below_x: Floats
@@ -69,7 +66,6 @@ def empty(size: int, room: int, depth: int) -> Stack:
         counts=np.zeros(1, COUNTS),
         used=slots(size, room),
         seen=np.zeros((2, room)),
-        merged=np.zeros(room),
         x=np.zeros(depth),
         below_x=np.zeros(depth),
         below_G=np.zeros(depth),
@@ -81,7 +77,7 @@ def empty(size: int, room: int, depth: int) -> Stack:
 
 def grown(old: Stack) -> Stack:
     """The same with twice the room."""
-    size, room, depth = len(old.used.places), len(old.merged), len(old.x)
+    size, room, depth = len(old.used.places), old.seen.shape[1], len(old.x)
     new = empty(size, min(size, 2 * room), 2 * depth)
     for a, b in zip((*old.used, *old[2:]), (*new.used, *new[2:]), strict=True):
         b[tuple(slice(0, n) for n in a.shape)] = a
@@ -92,8 +88,8 @@ def grown(old: Stack) -> Stack:
 @inline
 def has_room(stack, k):
     """Whether one more step fits for certain, with k active weights."""
-    counts, used, merged, x = stack.counts[0], stack.used, stack.merged, stack.x
-    enough = len(merged) >= min(len(used.places), used.counts[0] + k)
+    counts, used, x = stack.counts[0], stack.used, stack.x
+    enough = stack.seen.shape[1] >= min(len(used.places), used.counts[0] + k)
     return not counts.in_use or (enough and counts.top + 3 <= len(x))
 
 
@@ -123,7 +119,7 @@ def clear(stack):
 @no_inline
 def slot(stack, weight):
     """The slot of a weight, whose vectors are 0 there if it is a new one."""
-    all_counts, used, seen, _, _, _, _, _, G, C = stack
+    all_counts, used, seen, _, _, _, _, G, C = stack
     counts, slot_counts = all_counts[0], used.counts
     before = slot_counts[0]
     i = take_slot(used, weight)
@@ -144,7 +140,7 @@ def is_negligible(counts, since, i, log_forget_w, log_forget_x):
 @no_inline
 def copy_group(stack, g, h):
     """Group h is copied to g."""
-    _, used, _, _, x, below_x, below_G, born, G, C = stack
+    _, used, _, x, below_x, below_G, born, G, C = stack
     n = used.counts[0]
     x[g], below_x[g], below_G[g] = x[h], below_x[h], below_G[h]
     born[0, g], born[1, g] = born[0, h], born[1, h]
@@ -153,10 +149,10 @@ def copy_group(stack, g, h):
         C[g, i] = C[h, i]
 
 
-@no_inline_fma
+@no_inline
 def scale(stack, g, r, d):
     """x of group g and of all below is multiplied by r, their G by d; those below wait until they are on top."""
-    _, used, _, _, x, below_x, below_G, _, G, C = stack
+    _, used, _, x, below_x, below_G, _, G, C = stack
     x[g] *= r
     below_x[g] *= r
     below_G[g] *= d
@@ -170,7 +166,7 @@ def scale(stack, g, r, d):
 @no_inline
 def begin_group(stack, g, x_of_group, w_log, x_log):
     """Group g begins with this x on what is below it, with no start yet."""
-    counts, used, _, _, x, below_x, below_G, born, G, C = stack
+    counts, used, _, x, below_x, below_G, born, G, C = stack
     bottom = counts[0].bottom
     x[g], below_x[g], below_G[g], born[0, g], born[1, g] = x_of_group, 1.0, 1.0, w_log, x_log
     for i in range(used.counts[0]):
@@ -189,7 +185,7 @@ def add_number(places, G, C, g, weight, x, w, number):
 @no_inline
 def gather(stack, product, w, weights, numbers, first, last):
     """The starts first … last − 1 become groups, the smallest x first."""
-    all_counts, used, _, _, _, _, _, _, G, C = stack
+    all_counts, used, _, _, _, _, _, G, C = stack
     counts, places = all_counts[0], used.places
     counts.in_use = 1
     for g in range(last - first):
@@ -213,7 +209,7 @@ def enter(stack, weights, numbers, s):
 
     Its ∇q has `numbers[s]` at `weights`.
     """
-    all_counts, used, _, _, x, below_x, below_G, _, G, C = stack
+    all_counts, used, _, x, below_x, below_G, _, G, C = stack
     counts, places = all_counts[0], used.places
     bottom, top = counts.bottom, counts.top
     g = top
@@ -237,17 +233,17 @@ def enter(stack, weights, numbers, s):
 @no_inline
 def advance(stack, d, ratio, cap, log_forget_w, log_forget_x):
     """x ← min(cap, ratio·x), G ← d G, d = γ decay: the groups that reach the cap become one. None of these numbers is 0."""
-    all_counts, used, _, merged, x, below_x, below_G, born, G, C = stack
+    all_counts, used, _, x, below_x, below_G, born, G, C = stack
     counts = all_counts[0]
     counts.discounts += np.log(d)
     counts.products += np.log(d * ratio)
     n, bottom, top, r = used.counts[0], counts.bottom, counts.top, ratio
-    clipped, born_w, born_x = 0, np.inf, np.inf
+    clipped, born_w, born_x = False, np.inf, np.inf
     while top > bottom and x[top - 1] * r >= cap:
         top -= 1
         for i in range(n):
-            merged[i] = d * G[top, i] + (merged[i] if clipped else 0.0)
-        clipped += 1
+            G[top, i] = d * G[top, i] + (G[top + 1, i] if clipped else 0.0)
+        clipped = True
         born_w, born_x = min(born_w, born[0, top]), min(born_x, born[1, top])
         r *= below_x[top]
         d *= below_G[top]
@@ -255,15 +251,14 @@ def advance(stack, d, ratio, cap, log_forget_w, log_forget_x):
         bottom += 1
     if top > bottom:
         scale(stack, top - 1, r, d)
-    if bottom == top:
-        bottom, top = 0, 0
     if clipped:
         x[top], below_x[top], below_G[top] = cap, 1.0, 1.0
         born[0, top], born[1, top] = born_w, max(born_x, counts.products - np.log(cap))
         for i in range(n):
-            G[top, i] = merged[i]
-            C[top, i] = cap * merged[i] + (C[top - 1, i] if top > bottom else 0.0)
+            C[top, i] = cap * G[top, i] + (C[top - 1, i] if top > bottom else 0.0)
         top += 1
+    elif bottom == top:
+        bottom, top = 0, 0
     counts.top, counts.bottom = top, bottom
     if top + 4 > len(x) and bottom > len(x) // 2:  # before `has_room` asks for more
         for g in range(bottom, top):
@@ -276,15 +271,14 @@ def advance(stack, d, ratio, cap, log_forget_w, log_forget_x):
 @no_inline
 def remove_unused(stack, log_forget_w, log_forget_x):
     """Remove the slots of weights that matter no more."""
-    all_counts, used, seen, _, _, _, _, _, G, C = stack
+    all_counts, used, seen, _, _, _, _, G, C = stack
     counts, m = all_counts[0], 0
     for i in range(used.counts[0]):
-        if is_negligible(counts, seen, i, log_forget_w, log_forget_x):
-            move_slot(used, i, -1)
-            continue
-        move_slot(used, i, m)
-        seen[0, m], seen[1, m] = seen[0, i], seen[1, i]
-        for g in range(counts.bottom, counts.top):
-            G[g, m], C[g, m] = G[g, i], C[g, i]
-        m += 1
+        keep = not is_negligible(counts, seen, i, log_forget_w, log_forget_x)
+        move_slot(used, i, m, keep)
+        if keep:
+            seen[0, m], seen[1, m] = seen[0, i], seen[1, i]
+            for g in range(counts.bottom, counts.top):
+                G[g, m], C[g, m] = G[g, i], C[g, i]
+            m += 1
     set_number(used, m)

@@ -1,9 +1,5 @@
 """Learners in Gymnasium environments, which is an extra: a Python loop steps the environment, the compiled loop learns.
 
-Where environments come from: an id, an environment, a vector environment, or a function that makes one.
-
-Their observations become numbers of states, or tiles. An environment is checked before anything runs.
-
 Each copy of a vector environment is a *lane*, with an eligibility vector and an episode of its own; all lanes share θ. In a
 round every lane that is in an episode acts, the environment steps once, and the lanes learn one after another. A lane whose
 episode has ended waits until the environment says where a new one begins: nothing is learned from that. Every learner has
@@ -26,8 +22,8 @@ from offtrace.learners.arrays import Floats, Integers
 from offtrace.learners.environments import Environment, table_or_rows
 from offtrace.learners.features import NONE, Features, TileCoding, Tiles
 from offtrace.learners.loop import ACT, EVALUATE, LEARN
-from offtrace.learners.run import Job, Learner, add_sums_of
-from offtrace.learners.state import REPLAY, World
+from offtrace.learners.run import Job, Learner
+from offtrace.learners.state import World
 
 try:
     import gymnasium
@@ -45,6 +41,10 @@ NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
 """How the copies of a vector environment begin anew, as `AutoresetMode` says it."""
 OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")
 """What `gymnasium.make_vec` takes and `gymnasium.make` does not."""
+MOST = 1_000_000
+"""A table has so many states at most."""
+LEARNING_SEEDS, EVALUATION_SEEDS = 0, 1
+"""Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,8 @@ class Source:
     space: Space[object]
     """The space of one observation."""
     action: Space[object]
-    lanes: int
-    mode: str | None
+    lanes: int = 1
+    mode: str | None = None
     """How the copies of a vector environment begin anew; None if it is no vector environment."""
 
     @classmethod
@@ -65,14 +65,13 @@ class Source:
         """Look at what was given; where it is a way to make environments, one is made for that."""
         env = given if isinstance(given, gymnasium.Env | VectorEnv) else _new(given)
         try:
-            if isinstance(env, VectorEnv):
-                mode = env.metadata.get("autoreset_mode", NEXT_STEP)
-                mode = getattr(mode, "value", mode)
-                if mode not in (NEXT_STEP, SAME_STEP, DISABLED):
-                    raise ValueError(f"{env} has the autoreset mode {mode!r}, which is not known")
-                spaces = env.single_observation_space, env.single_action_space
-                return cls(given, str(env), *spaces, env.num_envs, mode)
-            return cls(given, str(env), env.observation_space, env.action_space, 1, None)
+            if not isinstance(env, VectorEnv):
+                return cls(given, str(env), env.observation_space, env.action_space)
+            mode = env.metadata.get("autoreset_mode", NEXT_STEP)
+            mode = getattr(mode, "value", mode)
+            if mode not in (NEXT_STEP, SAME_STEP, DISABLED):
+                raise ValueError(f"{env} has the autoreset mode {mode!r}, which is not known")
+            return cls(given, str(env), env.single_observation_space, env.single_action_space, env.num_envs, mode)
         finally:
             if env is not given:
                 env.close()
@@ -114,10 +113,6 @@ def _new(given: Given) -> Single | Vector:
     return env
 
 
-MOST = 1_000_000
-"""A table has so many states at most."""
-
-
 def _sizes(space: Space[object]) -> list[tuple[int, int]] | None:
     """(size, start) of each integer in an observation, in order; None if it holds anything else."""
     if isinstance(space, spaces.Discrete):
@@ -141,22 +136,20 @@ def _integers(observation: object) -> list[int]:
 
 
 class Observations:
-    """How observations become numbers of states, or tiles."""
+    """How observations become numbers of states, or tiles, if there are some."""
 
     def __init__(self, space: Space[object], tiles: Tiles) -> None:
         self.space, self.tiles = space, tiles
-        pairs = None if len(tiles.low) else _sizes(space)
-        self.sizes = None if pairs is None else tuple(n for n, _ in pairs)
-        self.starts: tuple[int, ...] = () if pairs is None else tuple(s for _, s in pairs)
+        self.sizes = None if len(tiles.low) else _sizes(space)
 
     def number(self, observation: object) -> int:
         """The number of the state."""
         assert self.sizes is not None
         state = 0
-        for i, n, s in zip(_integers(observation), self.sizes, self.starts, strict=True):
-            if not 0 <= i - s < n:
+        for i, (n, start) in zip(_integers(observation), self.sizes, strict=True):
+            if not 0 <= i - start < n:
                 raise ValueError(f"an observation here is in {self.space}, got {observation!r}")
-            state = state * n + i - s
+            state = state * n + i - start
         return state
 
     def row(self, features: Features, observation: ArrayLike) -> tuple[Integers, Floats | float]:
@@ -183,47 +176,42 @@ def environment(
     if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0 < gamma <= 1:
         raise ValueError(f"gamma must lie in (0, 1], got {gamma!r}")
     source = Source.of(env)
-    action, space = source.action, source.space
+    name, action, space = source.name, source.action, source.space
     if not isinstance(action, spaces.Discrete):
         raise TypeError(
-            f"the actions of {source.name} are {action}: learners need Discrete actions. Continuous ones would have to be put "
+            f"the actions of {name} are {action}: learners need Discrete actions. Continuous ones would have to be put "
             "into classes first, as gymnasium.wrappers.TransformAction can"
         )
-    A = int(action.n)
+    A, tiles = int(action.n), NONE
     if isinstance(space, spaces.Box):
         if not isinstance(features, TileCoding):
             raise TypeError(
-                f"the observations of {source.name} are {space}: give features=TileCoding(…), or use an environment with "
-                "Discrete ones"
+                f"the observations of {name} are {space}: give features=TileCoding(…), or use an environment with Discrete ones"
             )
         tiles = features.over(space.low, space.high)
-        seen = Observations(space, tiles)
         rows = Features(A, np.zeros((0, tiles.tilings), np.int64), np.zeros((0, tiles.tilings)), states)
-        return Environment(None, source, float(gamma), rows, seen, tiles.size * rows.per_tile, source.lanes)
-    seen = Observations(space, NONE)
-    if seen.sizes is None:
-        raise ValueError(
-            f"the observations of {source.name} are {space}: learners take Discrete, MultiDiscrete, MultiBinary, Tuple or Dict "
-            "of these, and Box with features=TileCoding(…)"
-        )
-    S = math.prod(seen.sizes)
-    if S > MOST:
-        raise ValueError(f"the observations of {source.name}, {space}, have {S:.3g} values: too many for a table")
-    rows, size = table_or_rows(features, S, A, states)
-    return Environment(None, source, float(gamma), rows, seen, size, source.lanes)
-
-
-LEARNING_SEEDS, EVALUATION_SEEDS = 0, 1
-"""Streams of seeds: for the environments of a learner, and for that of its evaluation episodes."""
+        size = tiles.size * rows.per_tile
+    else:
+        sizes = _sizes(space)
+        if sizes is None:
+            raise ValueError(
+                f"the observations of {name} are {space}: learners take Discrete, MultiDiscrete, MultiBinary, Tuple or Dict "
+                "of these, and Box with features=TileCoding(…)"
+            )
+        S = math.prod(n for n, _ in sizes)
+        if S > MOST:
+            raise ValueError(f"the observations of {name}, {space}, have {S:.3g} values: too many for a table")
+        rows, size = table_or_rows(features, S, A, states)
+    return Environment(None, source, float(gamma), rows, Observations(space, tiles), size, source.lanes)
 
 
 class GymLearner(Learner):
     """One seed in a Gymnasium environment. Environments are made when it begins, and closed when it is done."""
 
     def __init__(self, job: Job, seed: int) -> None:
-        source, trace, lanes = job.where.source, job.method.trace, job.where.lanes
-        super().__init__(job, World(None, None, None), job.task, seed, lanes)
-        if trace.form == "history" and lanes > 1:
+        super().__init__(job, World(None, None, None), seed, job.where.lanes)
+        source, trace = job.where.source, job.method.trace
+        if trace.form == "history" and self.lane_count > 1:
             raise ValueError(
                 f"{trace.title} is a Python function, which takes no vector environments: write it as a StepTrace"
             )
@@ -239,28 +227,16 @@ class GymLearner(Learner):
 
     def begin(self) -> None:
         """Make the environments, and the arrays of a learner that has not taken a step."""
-        job, lanes = self.job, self.lane_count
-        self.rows = Rows(job, lanes, max(1, job.capacity // lanes) if job.numbers["update"] == REPLAY else 1)
-        tables = dict(zip(("behavior", "target"), self.rows.tables, strict=True))
-        self.task = self.task._replace(tile=self.rows.tile, value=self.rows.value, **tables)
+        self.rows = rows = Rows(self.job, self.lane_count, self.capacity)
+        behavior, target = rows.tables
+        self.task = self.task._replace(tile=rows.tile, value=rows.value, behavior=behavior, target=target)
         super().begin()
-        self.environments = Environments(job.where, self.seed)
+        self.environments = Environments(self.job.where, self.seed)
         self.starts: list[object] = self.environments.new()
         """Where the next episode of each lane begins, while it is known."""
 
-    def advance(self, budget: int) -> bool:
-        """Continue for so many steps; whether it is done."""
-        if not self.begun:
-            self.begin()
-        until = self.steps + budget
-        while not self.done and self.steps < until:
-            if self._round():
-                self.finish()
-                self.environments.close()
-        return self.done
-
-    def _round(self) -> bool:
-        """Each lane acts, and learns from what follows; whether the learner is done."""
+    def take_steps(self, budget: int) -> None:
+        """One round, whatever the budget: each lane acts, and learns from what follows."""
         environments = self.environments
         if environments.needs_resets:
             waiting = [
@@ -273,9 +249,12 @@ class GymLearner(Learner):
         for j, observation, reward, ends, start in environments.step(actions):
             if start is not None:
                 self.starts[j] = copy.copy(start)  # environments may write into the same array
-            if actions[j] >= 0 and self._learn(j, observation, reward, ends):
-                return True
-        return False
+            if actions[j] >= 0:
+                self._learn(j, observation, reward, ends)
+                if self.now("done"):
+                    self.add_sums([i for i in range(self.lane_count) if i != j])
+                    environments.close()
+                    return
 
     def _act(self, j: int) -> int:
         """The action of a lane; −1 while it waits for an episode."""
@@ -286,8 +265,7 @@ class GymLearner(Learner):
             at.state, self.starts[j] = self.rows.number(j, self.starts[j]), None
         return self.run(j, ACT, 1)
 
-    def _learn(self, j: int, observation: object, reward: float, ends: tuple[bool, bool]) -> bool:
-        """Whether the learner is done."""
+    def _learn(self, j: int, observation: object, reward: float, ends: tuple[bool, bool]) -> None:
         numbers, (lane, buffer, _, _) = self.job.numbers, self.lanes[j]
         at: Any = lane[0]
         step: Any = buffer[at.head]
@@ -295,14 +273,10 @@ class GymLearner(Learner):
         step.terminated = ends[0]
         step.truncated = not ends[0] and (ends[1] or at.age + 1 == numbers["limit"])
         self.run(j, LEARN, 1)
-        every, evaluations, done = numbers["evaluate_every"], self.now("evaluations"), bool(self.now("done"))
+        every = numbers["evaluate_every"]
         if at.begins and every and self.now("episode") % every == 0:
-            self.curve.evaluations[evaluations] = self.steps, self._evaluate()
-            self.progress["evaluations"] = evaluations + 1
-        for i in range(self.lane_count if done else 0):
-            if i != j:
-                add_sums_of(self, i)
-        return done
+            self.curve.evaluations[self.now("evaluations")] = self.steps, self._evaluate()
+            self.progress["evaluations"] += 1
 
     def _evaluate(self) -> float:
         """The return of an evaluation episode, as `loop.evaluation_episode` computes it."""
@@ -328,29 +302,30 @@ class Rows:
 
     def __init__(self, job: Job, lanes: int, capacity: int) -> None:
         assert job.where.coder is not None
-        self.coder, self.functions, self.name = job.where.coder, job.functions, job.where.source.name
-        self.tile, self.value = job.where.features.tile, job.where.features.value
-        self.tables = [policy.table for policy in job.policies[:2]]
-        self.tiled = self.coder.sizes is None
+        self.coder, self.name, features = job.where.coder, job.where.source.name, job.where.features
+        self.tile, self.value = features.tile, features.value
+        self.functions, self.tables = zip(
+            *((policy.function, policy.table) for policy in job.policies[:2]), strict=True
+        )
         self.used = [0] * (lanes + 1)
         """How many observations of each lane were coded."""
         self.each = 2 * capacity + 4  # a step brings at most two: where it led, and where an episode begins
-        if self.tiled:
-            shape = (lanes + 1) * self.each, self.tile.shape[1]
-            self.tile, self.value = np.zeros(shape, np.int64), np.full(shape, self.coder.tiles.value)
-            for i, function in enumerate(self.functions):
-                if function is not None:
-                    self.tables[i] = np.zeros((shape[0], job.where.features.A))
+        if self.coder.sizes is None:
+            n, k = (lanes + 1) * self.each, self.tile.shape[1]
+            self.tile, self.value = np.zeros((n, k), np.int64), np.full((n, k), self.coder.tiles.value)
+            self.tables = [
+                t if f is None else np.zeros((n, features.A)) for f, t in zip(self.functions, self.tables, strict=True)
+            ]
 
     def number(self, j: int, observation: object) -> int:
         """The number of an observation of lane j."""
-        if not self.tiled:
+        if self.coder.sizes is not None:
             return self.coder.number(observation)
         x = np.asarray(observation, dtype=np.float64).ravel()
-        row = j * self.each + self.used[j] % self.each
-        self.used[j] += 1
         if np.isnan(x).any():
             raise ValueError(f"{self.name} gave an observation that is not a number: {x}")
+        row = j * self.each + self.used[j] % self.each
+        self.used[j] += 1
         self.coder.tiles.into(x, self.tile[row])
         for table, function in zip(self.tables, self.functions, strict=True):
             if function is not None:
@@ -377,16 +352,13 @@ class Environments:
         """Make the environments, and return where each lane begins."""
         self.env = self.source.make()
         seeds = self._seeds(LEARNING_SEEDS, self.lanes)
-        if not self.is_vector:
-            return [self.env.reset(seed=seeds[0])[0]]
         several = hasattr(self.env.unwrapped, "env_fns")  # other vector environments take one seed
-        return self._each(self.env.reset(seed=seeds if several else seeds[0])[0])
+        return self._each(self.env.reset(seed=seeds if self.is_vector and several else seeds[0])[0])
 
     def reset(self, waiting: list[bool]) -> list[tuple[int, object]]:
         """Let lanes begin an episode: their numbers, and where they begin."""
-        if not self.is_vector:
-            return [(0, self.env.reset()[0])]
-        each = self._each(self.env.reset(options={"reset_mask": np.array(waiting)})[0])
+        options = {"options": {"reset_mask": np.array(waiting)}} if self.is_vector else {}
+        each = self._each(self.env.reset(**options)[0])
         return [(j, each[j]) for j, waits in enumerate(waiting) if waits]
 
     def step(self, actions: list[int]) -> list[tuple[int, Any, float, tuple[bool, bool], Any]]:
@@ -431,8 +403,8 @@ class Environments:
                 env.close()
 
     def _each(self, observations: object) -> list[object]:
-        """The observation of each copy."""
-        return list(iterate(self.env.observation_space, observations))
+        """The observation of each lane."""
+        return list(iterate(self.env.observation_space, observations)) if self.is_vector else [observations]
 
     def _finite(self, reward: Any) -> float:
         if not math.isfinite(reward):

@@ -10,8 +10,8 @@ State values: z ← γβ-rule(z) + ∇v(s), θ ← θ + α ρ δ z, where the ru
 a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) = Σ_j value_j θ[tile_j · A + a], for a
 table the one tile s with value 1.
 
-The eligibility vector z is a named tuple whose class is its form, and what a learner does not need (a step of the method's own, a
-given trajectory) is None in the loop's arguments: so each loop is compiled for what it needs.
+What a learner does not need (a form of the eligibility vector, a custom step, a step of the method's own, a given trajectory) is
+None in the loop's arguments: so each loop is compiled for what it needs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from offtrace.learners.acting import (
     choose_action,
     expected_value,
     probability_of,
+    set_active,
     state_value,
     value_of,
 )
@@ -49,19 +50,24 @@ def loop() -> Callable[..., int]:
     changed = newest_file()
 
     @cached_njit(nogil=True, error_model="numpy")
-    def learn(world, task, rule, memory, lane, z, curve, method, stage):
+    def learn(world, task, rule, custom, memory, lane, z, curve, method, stage):
         _ = changed
         # the arrays, without counting references to them
-        task, memory, lane, z, curve = view(task), view(memory), view(lane), view(z), view(curve)
+        task, memory, lane, curve = view(task), view(memory), view(lane), view(curve)
         entries, rows, recorded = view(world)
+        vector, starts, stack = view(z)
         all_settings, tile, value, schedules, _, target, _, _, _ = task
         all_progress, streams, θ, _, N, q, q_next, active, carry = memory
         lanes, buffer, sums, summed = lane
         settings, progress, at = all_settings[0], all_progress[0], lanes[0]
-        A, on_states = len(q), settings.on_states
+        A, on_states, online = len(q), settings.on_states, settings.update == ONLINE
         if stage == EVALUATE:
             return evaluation_action(task, memory)
-        while progress.budget > 0 and has_room(z, len(active)) and progress.evaluations < len(curve.evaluations):
+        while (
+            progress.budget > 0
+            and has_room(vector, starts, stack, len(active))
+            and progress.evaluations < len(curve.evaluations)
+        ):
             # a ~ μ(·|s), s' and r
             step = buffer[at.head]
             if stage != LEARN:
@@ -72,16 +78,11 @@ def loop() -> Callable[..., int]:
                 take_step(entries, rows, recorded, settings, progress, at, streams, A, step)
             else:  # other lanes may have learned since
                 at.value = value_of(θ, tile, value, step.state, step.action, q, on_states)
-            progress.budget -= 1
-            progress.step += 1
-            at.age += 1
-            progress.largest = max(progress.largest, abs(step.reward))
-            is_finite, count = True, store(settings, at, len(buffer))
-            for _ in range(count):
+            for _ in range(store_step(settings, progress, at, step, len(buffer))):
                 first, last = sequence(settings, at, streams)
                 for i in range(first, last):
                     now = buffer[(at.head - at.filled + i) % len(buffer)]
-                    s, a, pair = now.state, now.action, now.state if on_states else now.state * A + now.action
+                    s, a, pair = now.state, now.action, now.state * A + now.action
                     π, old, discount = at.greedy if settings.greedy else at.pi, at.value, at.discount
                     if settings.update == REPLAY:  # π and q are those of now
                         old = value_of(θ, tile, value, s, a, q, on_states)
@@ -97,56 +98,57 @@ def loop() -> Callable[..., int]:
                         action_values(θ, tile, value, now.next_state, q_next)
                         v = expected_value(task, memory, at, now.next_state, q_next)
                     δ = now.reward + settings.gamma * v - old
-                    is_finite = np.isfinite(δ)
-                    if not is_finite:
+                    if not np.isfinite(δ):
+                        θ[0], progress.done = np.nan, 1
                         break
-                    shift = old - at.bootstrap if settings.uncorrected and discount > 0.0 else 0.0
-                    at.bootstrap = v
-
-                    # z ← γβ-rule(z) + ∇q(s, a),   θ ← θ + α δ z
-                    set_active(tile, active, s, a, A, on_states)
+                    set_active(active, tile, s, a, A, on_states)
                     if settings.history:
                         carry[0], carry[1] = (np.nan, np.nan) if on_states else (π, now.mu)
                     ratio = 1.0
                     if on_states:  # min(ρ̄, ρ) of the policy that is evaluated
                         ratio = min(settings.bound, settings.share * (π / now.mu) + (1.0 - settings.share))
+
                     if method is None:
-                        π_read, μ_read, place = read_by_rule(settings, at, s, pair, π, now.mu)
-                        valid = advance(z, rule, task, discount, π_read, μ_read, place)
-                        enter(z, carry, active, value, s, pair)
-                        at.previous_pi, at.previous_mu, at.previous_pair = π, now.mu, s * A + a
-                        if settings.by_visits:
-                            for w in active:
+                        # z ← γβ-rule(z) + ∇q(s, a); on state values the rule reads the previous action
+                        π_read, μ_read, place = π, now.mu, pair
+                        if on_states:
+                            π_read, μ_read, place = at.previous_pi, at.previous_mu, at.previous_pair
+                            at.previous_pi, at.previous_mu, at.previous_pair = π, now.mu, pair
+                            if settings.custom:
+                                place = s
+                        is_valid = advance(vector, starts, stack, rule, custom, task, discount, π_read, μ_read, place)
+                        enter(vector, starts, stack, carry, active, value, s, s if on_states else pair)
+
+                        # θ ← θ + α δ z; in an uncorrected return the older starts have δ' = r + γ v(s') − v(s)
+                        shift = old - at.bootstrap if settings.uncorrected and discount > 0.0 else 0.0
+                        at.bootstrap = v
+                        for w in active:
+                            if settings.by_visits:
                                 N[w] += 1.0
-                        size, by_visits = 1.0, False
-                        if settings.update == ONLINE:
-                            size, by_visits = at.alpha, settings.by_visits != 0
-                        else:
-                            for w in active:
+                            if not online:
                                 take_slot(summed, w)
-                        add_z(z, sums, size * (δ * ratio + shift), N, by_visits)
+                        size, by_visits = at.alpha if online else 1.0, online and settings.by_visits != 0
+                        add_z(vector, starts, stack, sums, size * (δ * ratio + shift), N, by_visits)
                         if shift != 0.0:
                             take_back(sums, size * shift, N, by_visits, active, value, s)
                     else:
-                        valid = own_step(method, task, rule, memory, at, z, now, (discount, δ, v, π, ratio))
-                    if not valid:
+                        values = now, discount, δ, v, π, ratio
+                        is_valid = own_step(vector, starts, stack, rule, custom, task, memory, at, values, method)
+                    if not is_valid:
                         progress.bad = 1
                         return 0
                     if now.terminated or now.truncated:
                         break
-                if not is_finite:
+                if progress.done:
                     break
                 if settings.update == REPLAY:
                     add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
-            if not is_finite:
-                θ[0] = np.nan
             finish_step(settings, progress, at, step)
-            progress.done = progress.done or not is_finite
             if settings.update == OFFLINE and (at.begins or progress.done):
                 add_sums(settings.by_visits, at.alpha, θ, N, sums, summed)
             counted = progress.episode if settings.episodes else progress.step
             if progress.mark < len(curve.marks) and curve.marks[progress.mark] == counted:
-                mark(settings, tile, value, progress, θ, q, curve)
+                mark(settings.on_states, tile, value, progress, θ, q, curve)
             if at.begins and settings.evaluate_every and progress.episode % settings.evaluate_every == 0:
                 evaluation_episode(entries, rows, task, memory, curve)
             if progress.done:
@@ -156,9 +158,48 @@ def loop() -> Callable[..., int]:
     return learn
 
 
+@inline_fma
+def take_back(to, size, N, by_visits, active, value, s):
+    """The newest start does not count in what was added for all of them: to −= size · ∇q."""
+    for j in range(len(active)):
+        w = active[j]
+        to[w] -= size * value[s, j] * (1.0 / N[w] if by_visits else 1.0)
+
+
 @inline
-def store(settings, at, capacity):
-    """Store the step at the head of the buffer: how many sequences are to be learned from now."""
+def begin_episode(entries, rows, recorded, progress, at, streams):
+    """Where an episode begins, if one does. Environments in Python set it themselves."""
+    if recorded is not None:
+        step = recorded[progress.step]
+        at.state, at.chosen = step.state, step.action
+    elif entries is not None and at.begins:
+        start = len(rows) - 2
+        at.state = entries[pick(streams, LEARNING, entries, rows[start], rows[start + 1])].to
+
+
+@inline
+def take_step(entries, rows, recorded, settings, progress, at, streams, A, step):
+    """s', r, and whether the episode ends there."""
+    if recorded is not None:
+        given = recorded[progress.step]
+        step.next_state, step.reward = given.next_state, given.reward
+        step.terminated, step.truncated = given.terminated, given.truncated
+        if progress.step + 1 < len(recorded) and not (given.terminated or given.truncated):
+            at.chosen = recorded[progress.step + 1].action
+    elif entries is not None:
+        row = step.state * A + step.action
+        entry = entries[pick(streams, LEARNING, entries, rows[row], rows[row + 1])]
+        step.next_state, step.reward, step.terminated = entry.to, entry.reward, entry.ends
+        step.truncated = at.age + 1 == settings.limit and not entry.ends
+
+
+@inline
+def store_step(settings, progress, at, step, capacity):
+    """Count the step, and store it at the head of the buffer: how many sequences are to be learned from now."""
+    progress.budget -= 1
+    progress.step += 1
+    progress.largest = max(progress.largest, abs(step.reward))
+    at.age += 1
     at.head = (at.head + 1) % capacity
     at.filled = min(at.filled + 1, capacity)
     at.since += 1
@@ -191,56 +232,6 @@ def add_sums(by_visits, alpha, θ, N, sums, summed):
 
 
 @inline
-def begin_episode(entries, rows, recorded, progress, at, streams):
-    """Where an episode begins, if one does. Environments in Python set it themselves."""
-    if recorded is not None:
-        step = recorded[progress.step]
-        at.state, at.chosen = step.state, step.action
-    elif entries is not None and at.begins:
-        start = len(rows) - 2
-        at.state = entries[pick(streams, LEARNING, entries, rows[start], rows[start + 1])].to
-
-
-@inline
-def take_step(entries, rows, recorded, settings, progress, at, streams, A, step):
-    """s', r, and whether the episode ends there."""
-    if recorded is not None:
-        given = recorded[progress.step]
-        step.next_state, step.reward = given.next_state, given.reward
-        step.terminated, step.truncated = given.terminated, given.truncated
-        if progress.step + 1 < len(recorded) and not (given.terminated or given.truncated):
-            at.chosen = recorded[progress.step + 1].action
-    elif entries is not None:
-        row = step.state * A + step.action
-        entry = entries[pick(streams, LEARNING, entries, rows[row], rows[row + 1])]
-        step.next_state, step.reward, step.terminated = entry.to, entry.reward, entry.ends
-        step.truncated = at.age + 1 == settings.limit and not entry.ends
-
-
-@inline
-def set_active(tile, active, s, a, A, on_states):
-    """The weights of (s, a), or of s."""
-    for j in range(len(active)):
-        active[j] = tile[s, j] if on_states else tile[s, j] * A + a
-
-
-@inline
-def read_by_rule(settings, at, s, pair, π, μ):
-    """π and μ of the action that the older starts pass, on state values the previous one, and where it is."""
-    if settings.on_states:
-        return at.previous_pi, at.previous_mu, s if settings.custom else at.previous_pair
-    return π, μ, pair
-
-
-@inline_fma
-def take_back(to, size, N, by_visits, active, value, s):
-    """The newest start does not count in what was added for all of them: to −= size · ∇q."""
-    for j in range(len(active)):
-        w = active[j]
-        to[w] -= size * value[s, j] * (1.0 / N[w] if by_visits else 1.0)
-
-
-@inline
 def finish_step(settings, progress, at, step):
     """Where the lane goes next, the return of its episode, and whether the learner is done."""
     at.discount = settings.gamma
@@ -257,32 +248,25 @@ def finish_step(settings, progress, at, step):
 
 
 @no_inline
-def mark(settings, tile, value, progress, θ, q, curve):
-    """One point of the curve."""
+def mark(on_states, tile, value, progress, θ, q, curve):
+    """One point of the curve: the root mean square of Q − truth, or of V − truth, the mean return, the steps; and θ."""
     _, points, snapshots, truth, judged, _ = curve
-    i = progress.mark
+    i, each, total = progress.mark, truth.shape[1], 0.0
     if len(truth):
-        points[i, 0] = error(settings.on_states, tile, value, θ, q, truth, judged)
+        for s in judged:
+            if on_states:
+                total += (state_value(θ, tile, value, s) - truth[s, 0]) ** 2
+            else:
+                action_values(θ, tile, value, s, q)
+                for a in range(each):
+                    total += (q[a] - truth[s, a]) ** 2
+        total = np.sqrt(total / (len(judged) * each))
+        points[i, 0] = total if total >= 0.0 else np.inf
     points[i, 1] = progress.returns / progress.finished if progress.finished else np.nan
     points[i, 2] = progress.step
     for w in range(snapshots.shape[1]):
         snapshots[i, w] = θ[w]
     progress.returns, progress.finished, progress.mark = 0.0, 0.0, i + 1
-
-
-@inline
-def error(on_states, tile, value, θ, q, truth, judged):
-    """The root mean square of Q − truth, or of V − truth."""
-    total, each = 0.0, truth.shape[1]
-    for s in judged:
-        if on_states:
-            total += (state_value(θ, tile, value, s) - truth[s, 0]) ** 2
-        else:
-            action_values(θ, tile, value, s, q)
-            for a in range(each):
-                total += (q[a] - truth[s, a]) ** 2
-    total = np.sqrt(total / (len(judged) * each))
-    return total if total >= 0.0 else np.inf
 
 
 @inline

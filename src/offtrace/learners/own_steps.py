@@ -18,7 +18,7 @@ from offtrace.learners.arrays import (
     set_number,
     take_slot,
 )
-from offtrace.learners.eligibility import Sparse, advance, clear, coefficient, copy, enter
+from offtrace.learners.eligibility import Sparse, advance, clear, copy, enter, factors_of
 from offtrace.learners.methods.base import Store, Vectors
 from offtrace.learners.state import BEHAVIOR, TARGET
 
@@ -41,58 +41,55 @@ class Own(NamedTuple):
 
 
 @no_inline
-def own_step(method, task, rule, memory, at, e, now, values):
+def own_step(vector, starts, stack, rule, custom, task, memory, at, values, method):
     """The eligibility vector, before and after the action, and the method's own step. False if there is no coefficient."""
-    discount, δ, v, π, ratio = values
+    now, discount, δ, v, π, ratio = values
     step, transition, traces, used, scalars, numbers = method
-    all_settings, _, value, schedules, _, target, _, _, _ = task
-    _, _, θ, further, _, q, _, active, carry = memory
-    settings, t = all_settings[0], transition[0]
+    settings, active, q, t = task.settings[0], memory.active, memory.q, transition[0]
     t.state, t.action, t.next_state, t.terminated = now.state, now.action, now.next_state, now.terminated
-    t.reward, t.delta, t.gamma, t.discount = now.reward, δ, settings.gamma, at.discount
+    t.reward, t.delta, t.gamma, t.discount = now.reward, δ, settings.gamma, discount
     t.alpha, t.pi, t.mu, t.rho = at.alpha, π, now.mu, π / now.mu
     t.ratio, t.value, t.next_value = ratio, at.value, v
     if settings.expects:
-        action_values(θ, task.tile, value, now.state, q)
-        t.expected = mean(at_present(schedules[TARGET], at.episode, at.step), target, now.state, q)
-    update_active(used, traces, scalars, active, at.discount)
+        action_values(memory.θ, task.tile, task.value, now.state, q)
+        t.expected = mean(at_present(task.schedules[TARGET], at.episode, at.step), task.target, now.state, q)
     valid, s, pair = True, now.state, now.state * len(q) + now.action
+    update_active(used, traces, scalars, active, discount)
     if not settings.on_states:
-        valid = advance(e, rule, task, discount, π, now.mu, pair)
+        valid = advance(vector, starts, stack, rule, custom, task, discount, π, now.mu, pair)
     elif discount == 0.0:
-        clear(e)
-    enter(e, carry, active, value, s, s if settings.on_states else pair)
-    z = copy(e)
-    on, ahead = look_ahead(e, rule, task, memory, at, now)
+        clear(vector, starts, stack)
+    enter(vector, starts, stack, memory.carry, active, task.value, s, s if settings.on_states else pair)
+    z = copy(vector, starts, stack)
+    on, ahead = look_ahead(vector, rule, task, memory, at, now)
     if settings.on_states:
         place = now.next_state if settings.custom else pair
-        valid = advance(e, rule, task, t.gamma, π, now.mu, place)
-        on = copy(e)
+        valid = advance(vector, starts, stack, rule, custom, task, t.gamma, π, now.mu, place)
+        on = copy(vector, starts, stack)
     listed = used.weights[: used.counts[0]]
-    φ = Sparse(active, value[s])
-    step(t, Store(θ, further, traces, listed, scalars, numbers), Vectors(z, on, φ, ahead))
+    φ = Sparse(active, task.value[s])
+    step(t, Store(memory.θ, memory.further, traces, listed, scalars, numbers), Vectors(z, on, φ, ahead))
     return valid
 
 
 @no_inline
 def update_active(used, traces, scalars, active, discount):
     """List the weights of this step. Where an episode begins, the method's own vectors and numbers are 0 again."""
-    weights, _, counts = used
     if discount == 0.0:
-        for i in range(counts[0]):
+        for i in range(used.counts[0]):
             for n in range(len(traces)):
-                traces[n, weights[i]] = 0.0
+                traces[n, used.weights[i]] = 0.0
         clear_slots(used)
         for n in range(len(scalars)):
             scalars[n] = 0.0
     if is_crowded(used):
         m = 0
-        for i in range(counts[0]):
-            is_used = False
+        for i in range(used.counts[0]):
+            keep = False
             for n in range(len(traces)):
-                is_used = is_used or traces[n, weights[i]] != 0.0
-            move_slot(used, i, m if is_used else -1)
-            m += is_used
+                keep = keep or traces[n, used.weights[i]] != 0.0
+            move_slot(used, i, m, keep)
+            m += keep
         set_number(used, m)
     if len(traces):
         for w in active:
@@ -100,7 +97,7 @@ def update_active(used, traces, scalars, active, discount):
 
 
 @no_inline
-def look_ahead(e, rule, task, memory, at, now):
+def look_ahead(vector, rule, task, memory, at, now):
     """Σ_a μ(a|s') c(s', a) φ(s', a), c being the trace's coefficient, if the method `passes_on`;
 
     and the features of s': of the state, of the next action, or the mean over π. They are empty at an end.
@@ -110,10 +107,9 @@ def look_ahead(e, rule, task, memory, at, now):
     A, k, s = len(q), tile.shape[1], now.next_state
     one = settings.on_states or settings.sampled
     n = 0 if now.terminated else k if one else k * A
-    on = Sparse(np.empty(n if settings.passes_on else 0, np.int64), np.empty(n if settings.passes_on else 0))
-    ahead = Sparse(np.empty(n, np.int64), np.empty(n))
-    on_weights, on_numbers = on
-    weights, numbers = ahead
+    passed = n if settings.passes_on else 0
+    on, ahead = Sparse(np.empty(passed, np.int64), np.empty(passed)), Sparse(np.empty(n, np.int64), np.empty(n))
+    (on_weights, on_numbers), (weights, numbers) = on, ahead
     if n == 0:
         return on, ahead
     if one:
@@ -126,10 +122,11 @@ def look_ahead(e, rule, task, memory, at, now):
     π = at_present(schedules[TARGET], at.episode, at.step)
     for b in range(A):
         p, c = probability(π, target, s, q, best, ties, b), 0.0
-        if settings.passes_on:
+        if vector is not None:  # a method that `passes_on` has a per-decision rule
             p_μ = probability(μ, behavior, s, q, best, ties, b)
-            if p_μ > 0.0:
-                c = coefficient(e, rule, task, p, p_μ, s * A + b)
+            if settings.passes_on and p_μ > 0.0:
+                decay, ratio, _ = factors_of(rule, task, p, p_μ, s * A + b)
+                c = p_μ * decay * ratio
         for j in range(k):
             i = b * k + j
             weights[i], numbers[i] = tile[s, j] * A + b, p * value[s, j]

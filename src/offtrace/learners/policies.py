@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self, SupportsFloat, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,17 @@ from numpy.typing import ArrayLike
 from offtrace.learners.acting import CONSTANT, EXPONENTIAL, GREEDY, HARMONIC, LINEAR, SOFTMAX, TABLE, CodedPolicy, level
 from offtrace.learners.arrays import Floats
 from offtrace.trajectory import distributions
+
+
+def checked(name: str, value: object, low: float = 0.0, high: float = np.inf, *, above: bool = False) -> float:
+    """The value as a finite float in [low, high]; `above`: it must not be `low` itself."""
+    if isinstance(value, bool | str) or not isinstance(value, SupportsFloat) or np.ndim(value):  # pyright: ignore[reportArgumentType]
+        raise TypeError(f"{name} must be one number, got {value!r}")
+    number = float(value)
+    if not low <= number <= high or (above and number == low) or number == np.inf:
+        wanted = f"lie in [{low:g}, {high:g}]" if high < np.inf else f"be {'above' if above else 'at least'} {low:g}"
+        raise ValueError(f"{name} must {'be finite' if number == np.inf else wanted}, got {value!r}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -32,15 +43,10 @@ class Schedule:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "by":
-                if value not in ("episode", "step"):
-                    raise ValueError(f'by must be "episode" or "step", got {value!r}')
-            elif not (
-                isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 <= value < np.inf
-            ):
-                raise ValueError(
-                    f"{f.name} of {type(self).__name__} must be a finite number of at least 0, got {value!r}"
-                )
+            if f.name != "by":
+                checked(f"{f.name} of {type(self).__name__}", value, **f.metadata)
+            elif value not in ("episode", "step"):
+                raise ValueError(f'by must be "episode" or "step", got {value!r}')
 
     @property
     def coded(self) -> CodedPolicy:
@@ -82,13 +88,8 @@ class Linear(Schedule):
     form: ClassVar[int] = LINEAR
     first: float
     last: float
-    over: int
+    over: int = field(metadata={"low": 1.0})
     by: str = "episode"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.over >= 1:
-            raise ValueError(f"over must be at least 1, got {self.over!r}")
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,8 @@ class Harmonic(Schedule):
 
     form: ClassVar[int] = HARMONIC
     value: float
-    half: float = 1.0
+    half: float = field(default=1.0, metadata={"above": True})
     by: str = "episode"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.half > 0:
-            raise ValueError(f"half must be above 0, got {self.half!r}")
 
 
 @dataclass(frozen=True)
@@ -121,14 +117,9 @@ class Exponential(Schedule):
 
     form: ClassVar[int] = EXPONENTIAL
     value: float
-    factor: float
+    factor: float = field(metadata={"high": 1.0})
     last: float = 0.0
     by: str = "episode"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.factor <= 1:
-            raise ValueError(f"factor must be at most 1, got {self.factor!r}")
 
 
 def as_schedule(name: str, given: object) -> Schedule:
@@ -144,6 +135,14 @@ def as_schedule(name: str, given: object) -> Schedule:
             raise ValueError(f"{name} must be finite and not negative, got {given!r}")
         return Constant(float(given))
     raise TypeError(f"{name} must be a number or a schedule such as Linear(1.0, 0.1, over=100), got {given!r}")
+
+
+def positive_schedule(alpha: object) -> Schedule:
+    """The schedule of a step size, above 0."""
+    schedule = as_schedule("alpha", alpha)
+    if not schedule(0) > 0:
+        raise ValueError(f"alpha must be above 0, got {alpha!r}")
+    return schedule
 
 
 @dataclass(frozen=True)
@@ -207,44 +206,46 @@ class Softmax(Policy):
     temperature: float | Schedule
 
 
-def coded(name: str, given: object, shape: tuple[int, int] | None) -> CodedPolicy:
-    """A policy, or an array [S, A] that stays as it is; `shape` is None where states cannot be told apart."""
+Probabilities = Callable[[np.ndarray], ArrayLike]
+"""A policy as a function: the probabilities [A] of an observation."""
+
+
+def coded(name: str, given: object, shape: tuple[int, int] | None, A: int) -> CodedPolicy:
+    """A policy in the current Q, or an array [S, A] that stays as it is.
+
+    Where states have no numbers, `shape` is None, and a function of the observation or one array [A] stands for the array.
+    """
     if isinstance(given, EpsilonGreedy | Softmax):
         return given.coded
+    fixed = Constant(0.0).coded
     if shape is None and (callable(given) or np.ndim(given) == 1):  # pyright: ignore[reportArgumentType]
-        return Constant(0.0).coded  # see `of_observations`
+        return fixed._replace(function=of_observations(name, given, A))
     if given is None or isinstance(given, str) or callable(given):
         raise TypeError(f"{name} must be EpsilonGreedy(…), Softmax(…) or an array [S, A], got {given!r}")
-    table = np.array(given, dtype=np.float64)
     if shape is None:
         raise TypeError(
             f"{name} cannot be a table here: with features, states have no numbers; use EpsilonGreedy or Softmax, "
             "a function that makes the probabilities [A] of an observation, or one array [A] for all"
         )
+    table = np.array(given, dtype=np.float64)
     if table.shape != shape:
         raise ValueError(f"{name} has shape {table.shape}: a policy here is [S, A] = {shape}")
-    return Constant(0.0).coded._replace(table=distributions(table, name))
+    return fixed._replace(table=distributions(table, name))
 
 
-Probabilities = Callable[[np.ndarray], ArrayLike]
-"""A policy as a function: the probabilities [A] of an observation."""
-
-
-def of_observations(name: str, given: object, A: int) -> Probabilities | None:
-    """The policy of an environment whose states have no numbers, as a function of the observation; None if it is one in Q.
+def of_observations(name: str, given: object, A: int) -> Probabilities:
+    """The policy of an environment whose states have no numbers, as a function of the observation.
 
     >>> of_observations("behavior", [0.5, 0.5], 2)(np.zeros(4))
     array([0.5, 0.5])
     """
-    if given is None or isinstance(given, Policy):
-        return None
     if not callable(given):
         row = distributions(np.array(given, dtype=np.float64).reshape(1, -1), name)[0]
         if row.shape != (A,):
             raise ValueError(f"{name} must have one probability for each of {A} actions, got {len(row)}")
         return lambda observation: row
 
-    def checked(observation: np.ndarray) -> Floats:
+    def checked_function(observation: np.ndarray) -> Floats:
         p = np.asarray(given(observation), dtype=np.float64)
         if p.shape != (A,) or not (p >= 0).all() or not abs(p.sum() - 1.0) <= 1e-6:
             raise ValueError(
@@ -252,7 +253,7 @@ def of_observations(name: str, given: object, A: int) -> Probabilities | None:
             )
         return p / p.sum()
 
-    return checked
+    return checked_function
 
 
 def extremes(policy: CodedPolicy, A: int) -> tuple[np.ndarray, np.ndarray]:

@@ -97,19 +97,19 @@ class Learned:
         """The learner in a notebook: what it did, and its curve, the mean over seeds."""
         steps, error, returns = (np.atleast_2d(a) for a in (self.curve.steps, self.curve.error, self.curve.returns))
         rows = [
-            ("seeds", len(self.seeds)),
+            ("seeds", len(error)),
             ("steps", f"{np.sum(self.steps):,}"),
             ("episodes", f"{np.sum(self.episodes):,}"),
+            ("seconds", f"{self.wall:.1f}"),
         ]
-        rows.append(("seconds", f"{self.wall:.1f}"))
-        many = len(error) > 1
-        lines = {"error" + ", mean over seeds" * many: error.mean(axis=0)}
+        name, mean = "error", error.mean(axis=0)
         if not np.isfinite(error).any():
-            seen = np.isfinite(returns).sum(axis=0)
-            mean = np.where(np.isfinite(returns), returns, 0.0).sum(axis=0) / np.where(seen > 0, seen, np.nan)
-            lines = {"return" + ", mean over seeds" * many: mean}
-        (up,) = lines
-        return notebook.table(self.method.title, rows) + notebook.curves(steps.mean(axis=0), lines, "steps", up)
+            known = np.isfinite(returns)
+            counts = known.sum(axis=0)
+            name, mean = "return", np.where(known, returns, 0.0).sum(axis=0) / np.where(counts > 0, counts, np.nan)
+        name += ", mean over seeds" * (len(error) > 1)
+        curves = notebook.curves(steps.mean(axis=0), {name: mean}, "steps", name)
+        return notebook.table(self.method.title, rows) + curves
 
     @property
     def Q(self) -> Floats:
@@ -135,12 +135,10 @@ class Learned:
 
     def _require(self, states: bool) -> None:
         if self.features.states != states:
-            has, other = (
-                ("state", "result.V and result.v(observation)"),
-                ("action", "result.Q and result.q(observation)"),
+            kind, Q, q = ("state", "V", "v") if self.features.states else ("action", "Q", "q")
+            raise TypeError(
+                f"{self.method.title} has learned {kind} values: use result.{Q} and result.{q}(observation)"
             )
-            kind, use = has if self.features.states else other
-            raise TypeError(f"{self.method.title} has learned {kind} values: use {use}")
 
     @property
     def _each(self) -> Floats:
@@ -150,10 +148,7 @@ class Learned:
     def _of_all_states(self, name: str) -> Floats:
         if not len(self.features.tile):
             raise TypeError(f"states of this environment have no numbers: use result.{name}(observation)")
-        each = self._each
-        theta = each.reshape(-1, *each.shape[-2:])
-        q = np.einsum("sk,nska->nsa", self.features.value, theta[:, self.features.tile])
-        return q.reshape(*each.shape[:-2], *q.shape[1:])
+        return np.einsum("sk,...ska->...sa", self.features.value, self._each[..., self.features.tile, :])
 
     def _at(self, observation: ArrayLike) -> Floats:
         if self.coder is None:
@@ -172,16 +167,11 @@ class Learned:
         n = self.seeds.size
         who = "1 learner" if n == 1 else f"{n} learners"
         lines = [f"{self.method.title}: {who}, {int(np.sum(self.steps)):,} steps in {self.wall:.2f} s"]
-        last = np.atleast_2d(self.curve.error)[:, -1:] if self.curve.error.size else np.empty((0, 0))
-        last = last[np.isfinite(last)]
-        if last.size:
-            lines.append(f"  RMS error at the end   {last.mean():.4g}" + ("" if n == 1 else f" ± {spread(last):.2g}"))
-        looks = [r[-100:].mean() for _, r in self.evaluations if len(r) and np.isfinite(r[-100:]).all()]
-        if looks:
-            lines.append(
-                f"  evaluation, last 100   {np.mean(looks):.4g}"
-                + ("" if n == 1 else f" ± {spread(np.array(looks)):.2g}")
-            )
+        last = np.atleast_2d(self.curve.error)[:, -1:].ravel()
+        ends = np.array([r[-100:].mean() for _, r in self.evaluations if len(r) and np.isfinite(r[-100:]).all()])
+        for name, each in (("RMS error at the end", last[np.isfinite(last)]), ("evaluation, last 100", ends)):
+            if each.size:
+                lines.append(f"  {name}   {each.mean():.4g}" + ("" if n == 1 else f" ± {spread(each):.2g}"))
         if np.any(self.diverged):
             lines.append(f"  diverged               {int(np.sum(self.diverged))} of {n}")
         return "\n".join(lines)

@@ -39,12 +39,12 @@ def trace_of(method: Method) -> Trace:
     return method.trace if method.uses_trace else OneStep()
 
 
-def rule_function(method: Method) -> object:
-    """The rule's three factors, or its custom step."""
+def rule_functions(method: Method) -> tuple[object, object]:
+    """The rule's three factors, or its custom step; the other is None."""
     trace = trace_of(method)
     if trace.form == "history":
-        return PastSteps(trace).step
-    return _custom(trace.traced) if trace.form == "step" else _factors(trace.traced)
+        return None, PastSteps(trace).step
+    return (None, _custom(trace.traced)) if trace.form == "step" else (_factors(trace.traced), None)
 
 
 def rule_settings(method: Method) -> tuple[dict[str, float], Floats]:
@@ -74,12 +74,8 @@ def rule_settings(method: Method) -> tuple[dict[str, float], Floats]:
         "greedy": trace.needs_greedy and not on_states,  # on states π itself is greedy: see `arguments.policies_of`
         "history": trace.form == "history",
         "custom": trace.custom,
-        "uncorrected": method.uncorrected,
-        "sampled": method.sampled,
-        "expects": method.expects,
-        "passes_on": method.passes_on,
     }
-    return numbers, lags
+    return numbers | {name: getattr(method, name) for name in ("uncorrected", "sampled", "expects", "passes_on")}, lags
 
 
 def first_carry(method: Method) -> Floats:

@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 from offtrace.learners.arrays import Floats
 from offtrace.learners.environments import feature_rows
 from offtrace.learners.methods.base import Method
-from offtrace.learners.methods.gradient import GTD, GTD2, HTD, TDRC, GradientTD
-from offtrace.learners.methods.traces import StateTraceLearner
+from offtrace.learners.methods.gradient import GTD, GTD2, HTD, GradientTD
 from offtrace.mdps.exact_values import over_pairs, visited
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.state_operator import StateOperator
@@ -80,7 +79,7 @@ def stability(
     td False
     gtd True
     """
-    if method.values != "state" or not isinstance(method, StateTraceLearner | GradientTD):
+    if method.values != "state" or not (method.in_loop or isinstance(method, GradientTD)):
         raise TypeError(
             f"stability knows TD, GTD, GTD2, TDRC and HTD on state values, with any trace, and not {method.title}"
         )
@@ -99,19 +98,16 @@ def stability(
 
 
 def _means(method: Method, mdp: MDP, X: Floats, π: Floats, μ: Floats) -> _Means:
-    trace = method.trace
-    operator = StateOperator(trace, mdp, target=π, behavior=μ)
-    live = ~np.asarray(mdp.terminal, dtype=bool)
-    Z = operator.Z
+    live, eye = ~np.asarray(mdp.terminal, dtype=bool), np.eye(mdp.S)
+    Z = StateOperator(method.trace, mdp, target=π, behavior=μ).Z
     P: Floats = (over_pairs(μ, live) @ mdp.P).toarray()
-    x, d, on = X * live[:, None], _visits(P, live, np.asarray(mdp.start)), P * live
-    weighted = x.T * d
+    x, on = X * live[:, None], P * live
+    weighted = x.T * _visits(P, live, np.asarray(mdp.start))
 
     def behavior_matrix(lam: float) -> Floats:
-        inner = np.linalg.solve(np.eye(len(P)) - mdp.gamma * lam * on, np.eye(len(P)) - mdp.gamma * on)
-        return weighted @ inner @ x
+        return weighted @ np.linalg.solve(eye - mdp.gamma * lam * on, eye - mdp.gamma * on) @ x
 
-    return _Means(weighted @ (np.eye(len(P)) - Z) @ x, weighted @ x, behavior_matrix)
+    return _Means(weighted @ (eye - Z) @ x, weighted @ x, behavior_matrix)
 
 
 def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:
@@ -130,20 +126,18 @@ def _visits(P: Floats, live: np.ndarray, start: Floats) -> Floats:
     return d / d.sum()
 
 
-def _matrix(method: StateTraceLearner | GradientTD, means: _Means) -> Floats:
+def _matrix(method: Method, means: _Means) -> Floats:
     """G of the module's table."""
     A, C, eye = means.A, means.C, np.eye(len(means.A))
     match method:
-        case GTD(eta=η):
-            return np.block([[-A, A.T - C], [-η * A, -η * C]])
-        case TDRC(eta=η, kappa=κ):
+        case GTD(eta=η, kappa=κ):  # κ is 0, but for TDRC
             return np.block([[-A, A.T - C], [-η * A, -η * (C + κ * eye)]])
         case GTD2(eta=η):
             return np.block([[0.0 * A, A.T], [-η * A, -η * C]])
         case HTD(eta=η):
             A_b = means.A_b(method.numbers[1])
             return np.block([[-A, A.T - A_b.T], [-η * A, -η * A_b.T]])
-        case StateTraceLearner():
+        case _ if method.in_loop:
             return -A
         case _:
             raise TypeError(f"stability does not know the expected update of {method.title}")

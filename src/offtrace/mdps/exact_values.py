@@ -35,7 +35,7 @@ def state_values(mdp: MDP, pi: np.ndarray) -> np.ndarray:
     """v^π [S]: the solution of v = r_π + γP_π v, 0 at terminal states."""
     P = over_pairs(pi, ~mdp.terminal) @ mdp.P
     if mdp.gamma == 1.0:
-        stuck = ~can_end(P, mdp.terminal)
+        stuck = ~reaches(P, mdp.terminal)
         if stuck.any():
             raise ValueError(
                 f"gamma is 1 but the episode never ends from state {int(np.argmax(stuck))} under this policy: its values are "
@@ -65,9 +65,9 @@ def action_values(mdp: MDP, v: np.ndarray) -> np.ndarray:
     return mdp.R + mdp.gamma * (mdp.P @ v).reshape(mdp.S, mdp.A)
 
 
-def can_end(P: sp.csr_array, terminal: np.ndarray) -> np.ndarray:
-    """The states [S] from which the chain P [S, S] reaches a terminal state with positive probability."""
-    return visited(sp.csr_array(P.T), terminal)
+def reaches(P: sp.csr_array, goal: np.ndarray) -> np.ndarray:
+    """The states [S] from which the chain P [S, S], which stores no zeros, can come to those of the mask `goal`."""
+    return visited(sp.csr_array(P.T), goal)
 
 
 def visited(P: sp.csr_array, start: np.ndarray) -> np.ndarray:

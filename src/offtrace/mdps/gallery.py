@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.sparse as sp  # pyright: ignore[reportMissingTypeStubs]
@@ -83,14 +83,10 @@ def random_walk(states: int = 19, left: float = -1.0, right: float = 1.0, gamma:
     if states < 1:
         raise ValueError(f"the walk needs at least one state, got {states}")
     n = states
-    P, R = np.zeros((n + 1, 2, n + 1)), np.zeros((n + 1, 2))
-    for s in range(n):
-        P[s, 0, s - 1 if s else n] = P[s, 1, s + 1] = 1.0
+    before = [n, *range(n - 1)]
+    R = np.zeros((n + 1, 2))
     R[0, 0], R[n - 1, 1] = left, right
-    names = (*range(n), "end")
-    return MDP(
-        P, R, gamma, np.eye(n + 1)[n // 2], np.arange(n + 1) == n, state_names=names, action_names=("left", "right")
-    )
+    return _line([before, range(1, n + 1)], R, gamma, np.eye(n + 1)[n // 2], ("left", "right"))
 
 
 def random_walk_values(states: int = 19, left: float = -1.0, right: float = 1.0) -> np.ndarray:
@@ -143,13 +139,10 @@ def collision(gamma: float = 0.9) -> tuple[MDP, np.ndarray, np.ndarray]:
     array([0.81, 0.9 , 1.  , 0.  ])
     """
     n = 8
-    P, R = np.zeros((n + 1, 2, n + 1)), np.zeros((n + 1, 2))
-    for s in range(n):
-        P[s, 0, s + 1] = P[s, 1, n] = 1.0
+    R = np.zeros((n + 1, 2))
     R[n - 1, 0] = 1.0
     start = np.where(np.arange(n + 1) < n // 2, 2.0 / n, 0.0)
-    names, ends = (*range(n), "end"), np.arange(n + 1) == n
-    mdp = MDP(P, R, gamma, start, ends, state_names=names, action_names=("right", "retreat"))
+    mdp = _line([range(1, n + 1), [n] * n], R, gamma, start, ("right", "retreat"))
     target, behavior = np.tile([1.0, 0.0], (n + 1, 1)), np.tile([1.0, 0.0], (n + 1, 1))
     behavior[n // 2 : n] = 0.5
     return mdp, target, behavior
@@ -165,6 +158,15 @@ def collision_features(seed: Seed) -> np.ndarray:
     for s in range(8):
         x[s, rng.choice(6, 3, replace=False)] = 1.0
     return x
+
+
+def _line(to: Sequence[Sequence[int]], R: np.ndarray, gamma: float, start: np.ndarray, actions: tuple[str, ...]) -> MDP:
+    """States 0 … n − 1 in a line, then the end; `to[a]` are the n states that an action leads to."""
+    n = len(R) - 1
+    P = np.zeros((n + 1, len(to), n + 1))
+    for a, after in enumerate(to):
+        P[np.arange(n), a, after] = 1.0
+    return MDP(P, R, gamma, start, np.arange(n + 1) == n, state_names=(*range(n), "end"), action_names=actions)
 
 
 def _grid(

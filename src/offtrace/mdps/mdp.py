@@ -151,22 +151,19 @@ class MDP:
 
     def save(self, path: str | Path) -> None:
         """Write everything to an .npz file, exactly at `path`."""
-        arrays: dict[str, Any] = (
-            {} if self.transition_rewards is None else {"transition_rewards": self.transition_rewards}
-        )
+        P, names = self.P, json.dumps([self.state_names, self.action_names])
+        arrays: dict[str, Any] = {
+            "data": P.data,
+            "indices": P.indices,
+            "indptr": P.indptr,
+            "R": self.R,
+            "gamma": self.gamma,
+        }
+        arrays |= {"start": self.start, "terminal": self.terminal, "names": names}
+        if self.transition_rewards is not None:
+            arrays["transition_rewards"] = self.transition_rewards
         with Path(path).open("wb") as file:
-            np.savez_compressed(
-                file,
-                data=self.P.data,
-                indices=self.P.indices,
-                indptr=self.P.indptr,
-                R=self.R,
-                gamma=self.gamma,
-                start=self.start,
-                terminal=self.terminal,
-                names=json.dumps([self.state_names, self.action_names]),
-                **arrays,
-            )
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> MDP:
@@ -179,20 +176,14 @@ class MDP:
             if missing:
                 raise ValueError(f"{path} is not a saved MDP: it lacks {', '.join(sorted(missing))}")
             S, A = file["R"].shape
-            P = sp.csr_array((file["data"], file["indices"], file["indptr"]), shape=(S * A, S))
-            rewards = file["R"]
-            if "transition_rewards" in file.files:
-                rewards = sp.csr_array((file["transition_rewards"], file["indices"], file["indptr"]), shape=(S * A, S))
-            state_names, action_names = json.loads(str(file["names"]))
-            return cls(
-                P,
-                rewards,
-                float(file["gamma"]),
-                start=file["start"],
-                terminal=file["terminal"],
-                state_names=state_names,
-                action_names=action_names,
-            )
+
+            def table(data: str) -> sp.csr_array:
+                return sp.csr_array((file[data], file["indices"], file["indptr"]), shape=(S * A, S))
+
+            R = table("transition_rewards") if "transition_rewards" in file.files else file["R"]
+            of_states, of_actions = json.loads(str(file["names"]))
+            numbers = table("data"), R, float(file["gamma"]), file["start"], file["terminal"]
+            return cls(*numbers, state_names=of_states, action_names=of_actions)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MDP):

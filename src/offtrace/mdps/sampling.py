@@ -30,7 +30,10 @@ def rollout(
     rng = generator(seed)
     if (steps is None) == (episodes is None):
         raise ValueError(f"give either steps or episodes, got steps={steps!r} and episodes={episodes!r}")
-    steps, episodes, limit = (_count(*given) for given in (("steps", steps), ("episodes", episodes), ("limit", limit)))
+    steps, episodes, limit = (
+        None if n is None else count(name, n)
+        for name, n in (("steps", steps), ("episodes", episodes), ("limit", limit))
+    )
     if episodes is not None and limit is None:
         check_that_episodes_end(mdp, mu)
 
@@ -65,9 +68,8 @@ def rollout(
     return trajectory
 
 
-def _count(name: str, value: object) -> int | None:
-    if value is None:
-        return None
+def count(name: str, value: object) -> int:
+    """A number of steps or the like: an integer of at least 1."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
@@ -78,7 +80,7 @@ def _count(name: str, value: object) -> int | None:
 def check_that_episodes_end(mdp: MDP, mu: np.ndarray) -> None:
     """From every state that μ may visit, an end must be reachable; then each episode ends with probability one."""
     chain = exact_values.over_pairs(mu, ~mdp.terminal) @ mdp.P
-    stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.can_end(chain, mdp.terminal)
+    stuck = exact_values.visited(chain, mdp.start > 0) & ~exact_values.reaches(chain, mdp.terminal)
     if stuck.any():
         raise ValueError(
             f"an episode may never end: from state {int(np.argmax(stuck))} the behavior reaches no terminal state; "

@@ -277,7 +277,7 @@ def digest(file):
     return sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
-def check(file):
+def check(file: Any) -> list[str]:
     """The sentences that hold; raises `Refused` at the first that does not."""
     require(file.get("format") == "offtrace proof 1", "this is no proof of format 1")
     require(file.get("sha256") == digest(file), "the checksum is another: the file has been changed")

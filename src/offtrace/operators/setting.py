@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
+from offtrace.mdps.exact_values import reaches
 from offtrace.mdps.mdp import MDP
 from offtrace.mdps.sparse_matrices import SparseMatrix
 from offtrace.traces import OneStep, Rule, Trace
@@ -147,15 +148,16 @@ class Setting:
 
     def onto_pairs(self, policy: np.ndarray) -> SparseMatrix:
         """P[z, s'] · policy[s', a']: [S·A, S·A]. `policy` may be any weight of the next action."""
-        index = np.arange(self.pairs)
-        spread = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
-        return sparse.csr_array(self.P @ spread)
+        return sparse.csr_array(self.P @ self._by_state(policy))
 
     def onto_states(self, policy: np.ndarray) -> SparseMatrix:
         """Σ_a policy[s, a] · P[(s, a), s']: [S, S]. `policy` may be any weight of the action."""
+        return sparse.csr_array(self._by_state(policy) @ self.P)
+
+    def _by_state(self, policy: np.ndarray) -> SparseMatrix:
+        """[S, S·A]: policy[s, a] in row s and the column of (s, a)."""
         index = np.arange(self.pairs)
-        average = sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
-        return sparse.csr_array(average @ self.P)
+        return sparse.csr_array((np.ravel(policy), (index // self.A, index)), shape=(self.S, self.pairs))
 
     @property
     def loss(self) -> np.ndarray:
@@ -241,12 +243,8 @@ def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: MDP) -> n
 def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:
     """γ = 1: from every state the episode must be able to end under the policy."""
     step = made.onto_states(policy)
-    ends = (np.asarray(step.sum(axis=1)).ravel() < 1 - 1e-12) | ~live
-    while True:
-        more = ends | ((step @ ends.astype(float)) > 0)
-        if (more == ends).all():
-            break
-        ends = more
+    step.eliminate_zeros()
+    ends = reaches(step, (np.asarray(step.sum(axis=1)).ravel() < 1 - 1e-12) | ~live)
     if not ends.all():
         s = int(np.flatnonzero(~ends)[0])
         raise ValueError(

@@ -30,11 +30,6 @@ Family = type[Rule] | Rule
 """A class of rules, or a trace of its own, such as a `StepTrace`, whose λ is then replaced."""
 
 
-def _families() -> list[type[Rule]]:
-    """The listed rules that have a number to sweep (`Rule.sweep`)."""
-    return [rule for rule in rules() if _swept(rule) is not None]
-
-
 def _swept(rule: Family) -> Sweep | None:
     """What is swept of this rule: None where it has no such number."""
     return rule.sweep if rule.sweep and rule.sweep.parameter in {f.name for f in fields(rule)} else None
@@ -44,8 +39,8 @@ def _checked_families(families: Iterable[Family]) -> list[Family]:
     """Classes of rules and traces that have a number to sweep; else an error that says what is lacking."""
     if isinstance(families, Rule | type) or not isinstance(families, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"families must be a list of rules, such as [offtrace.Retrace], got {families!r}")
-    found = list(families)
-    for rule in found:
+    given = list(families)
+    for rule in given:
         if not isinstance(rule, Rule) and not (isinstance(rule, type) and issubclass(rule, Rule)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"families must hold classes of rules, such as offtrace.Retrace, or traces, such as offtrace.replacing(), got "
@@ -65,7 +60,7 @@ def _checked_families(families: Iterable[Family]) -> list[Family]:
                 f"{rule.title} has no number to sweep: tradeoff varies λ, or what plays its part. "
                 "operators.Operator(trace, mdp, …) has the contraction and the variance of one trace"
             )
-    return found
+    return given
 
 
 @dataclass(frozen=True)
@@ -90,40 +85,33 @@ class Tradeoff:
 
     points: tuple[Point, ...]
 
+    def _rows(self) -> list[tuple[str, float, Interval, Interval | str, Interval]]:
+        return [(p.family, p.lam, p.contraction, "" if p.variance is None else p.variance, p.bias) for p in self.points]
+
     def __str__(self) -> str:
-        head = f"{'trace':<22}{'λ':>6}  {'‖Z‖':<18}{'variance':<18}bias"
-        rows = [
-            f"{p.family:<22}{p.lam:>6.3g}  {p.contraction!s:<18}{'' if p.variance is None else p.variance!s:<18}{p.bias}"
-            for p in self.points
-        ]
-        return "\n".join([head, *rows])
+        rows = [f"{name:<22}{λ:>6.3g}  {norm!s:<18}{var!s:<18}{bias}" for name, λ, norm, var, bias in self._rows()]
+        return "\n".join([f"{'trace':<22}{'λ':>6}  {'‖Z‖':<18}{'variance':<18}bias", *rows])
 
     def _repr_html_(self) -> str:
-        rows = [
-            (p.family, f"{p.lam:.3g}", p.contraction, "" if p.variance is None else p.variance, p.bias)
-            for p in self.points
-        ]
+        rows = [(name, f"{λ:.3g}", *more) for name, λ, *more in self._rows()]
         return notebook.table("Contraction, variance and bias", rows, ("trace", "λ", "‖Z‖", "variance", "bias"))
 
     def figure(self) -> Figure:
         """Contraction against the standard deviation, against the bias, and V-trace in a panel of its own. Extra `[plot]`."""
-        panels = {
-            "standard deviation of the correction": [p for p in self.points if p.family != V_TRACE],
-            "bias of the fixed point": [p for p in self.points if p.family != V_TRACE and p.family in self._biased()],
-            "bias of V-trace, on state values": [p for p in self.points if p.family == V_TRACE],
-        }
+        swept, biased = [p for p in self.points if p.family != V_TRACE], {p.family for p in self.points if p.bias > 0}
+        panels = (
+            ("standard deviation of the correction", swept, _deviation),
+            ("bias of the fixed point", [p for p in swept if p.family in biased], _bias),
+            ("bias of V-trace, on state values", [p for p in self.points if p.family == V_TRACE], _bias),
+        )
         lines: list[tuple[str, dict[str, list[tuple[float, float]]]]] = []
-        for label, points in panels.items():
-            if not points:
-                continue
-            of = _deviation if label.startswith("standard") else _bias
-            families = dict.fromkeys(p.family for p in points)
-            drawn = {f: [(of(p), p.contraction.midpoint) for p in points if p.family == f] for f in families}
-            lines.append((label, drawn))
+        for label, points, across in panels:
+            drawn: dict[str, list[tuple[float, float]]] = {}
+            for p in points:
+                drawn.setdefault(p.family, []).append((across(p), p.contraction.midpoint))
+            if drawn:
+                lines.append((label, drawn))
         return figures.line_panels(lines, "contraction ‖Z‖ (above 1: none)", level=1.0, top=1.3)
-
-    def _biased(self) -> set[str]:
-        return {p.family for p in self.points if p.bias > 0}
 
 
 V_TRACE = "V-trace"
@@ -171,7 +159,8 @@ def tradeoff(
     q, π, live = np.asarray(Q, dtype=float), np.asarray(target, dtype=float), ~np.asarray(mdp.terminal, dtype=bool)
     wanted, off = _known_values(mdp, π, live)
     points: list[Point] = []
-    for rule in _families() if families is None else _checked_families(families):
+    swept = [rule for rule in rules() if _swept(rule) is not None]
+    for rule in swept if families is None else _checked_families(families):
         sweep = rule.sweep or LAMBDA
         name = rule.title if sweep is LAMBDA else f"{rule.title}, over {sweep.symbol}"
         for value in mixes if rule.mixture else lams:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
+from offtrace.mdps.exact_values import reaches
 from offtrace.operators import spectral_radius
 from offtrace.operators.interval import Interval
 from offtrace.operators.setting import EPS, Setting
@@ -127,7 +128,7 @@ def per_decision(δ: TemporalDifferences, c: np.ndarray, n: int | None = None) -
     w = np.where(w > e, w, 0.0)  # a spread that rounding explains counts as none
     G2.eliminate_zeros()
     infinite, unknown = _infinite(G2, w)
-    inner = np.flatnonzero(_reaches(G2, w > 0) & ~infinite & ~unknown)
+    inner = np.flatnonzero(reaches(G2, w > 0) & ~infinite & ~unknown)
     lower, upper = np.where(infinite, np.inf, np.maximum(w - e, 0.0)), np.where(infinite | unknown, np.inf, w + e)
     if len(inner):
         # What leads out of `inner` leads to w = 0 for ever, or it would be infinite too.
@@ -155,25 +156,16 @@ def _radius(G: sparse.csr_array, group: np.ndarray) -> Interval:
     return spectral_radius.by_ratios(lambda V, _: (inner @ V * (1 - off), inner @ V * (1 + off)), len(group), 1e-9)
 
 
-def _reaches(G: sparse.csr_array, goal: np.ndarray) -> np.ndarray:
-    """From which pairs a goal can be reached."""
-    while True:
-        more = goal | ((G @ goal.astype(float)) > 0)
-        if (more == goal).all():
-            return goal
-        goal = more
-
-
 def _infinite(G: sparse.csr_array, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Pairs from which a class of spectral radius ≥ 1 can be reached that can itself reach w > 0; and those where it may be."""
-    feeds = _reaches(G, w > 0)
+    feeds = reaches(G, w > 0)
     bad, unknown = np.zeros(len(w), bool), np.zeros(len(w), bool)
     for group in spectral_radius.classes(G):
         if feeds[group[0]]:
             radius = _radius(G, group)
             bad[group], unknown[group] = radius.lower >= 1, radius.upper >= 1
-    bad = _reaches(G, bad)
-    return bad, _reaches(G, unknown) & ~bad
+    bad = reaches(G, bad)
+    return bad, reaches(G, unknown) & ~bad
 
 
 def _on_carries(δ: TemporalDifferences, found: CarryChain) -> Bounds:

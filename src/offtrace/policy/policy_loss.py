@@ -336,7 +336,8 @@ def ends(clip: float | Sequence[float] | np.ndarray, low: float, *, checked: boo
 
     Arrays without axes are numbers where values are checked.
     """
-    both: Any = clip if (isinstance(clip, Sequence) and not isinstance(clip, str)) or np.ndim(clip) else (clip, clip)
+    one = isinstance(clip, int | float | str)  # torch.compile does not follow np.ndim
+    both: Any = (clip, clip) if one or not (isinstance(clip, Sequence) or np.ndim(clip)) else clip
     if len(both) != 2:
         raise ValueError(f"clip must be one number or (low, high), got {clip!r}")
     of = option if checked else number

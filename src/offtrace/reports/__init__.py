@@ -8,16 +8,13 @@ the page that shows what a trace does: the folder `explorer`.
 from __future__ import annotations
 
 import webbrowser
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace.reports.report_files import put
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from offtrace.reports.study.views import Views
 
 __all__ = ["evaluation_page", "opened", "summary", "write", "write_explorer"]
@@ -34,7 +31,7 @@ def write(study: object, path: str | Path | None = None, *, open_browser: bool =
     >>> study = studies.load("bifurcation", "ci").run()  # doctest: +SKIP
     >>> write(study)  # doctest: +SKIP
     """
-    with _extra_named():
+    with from_extra("reports", "reports need"):
         from offtrace.reports.study import paper_figures, paper_tables, study_page
 
     shown = opened(study)
@@ -51,7 +48,7 @@ def summary(study: object) -> str:
 
     >>> print(summary("out/bifurcation-ci"))  # doctest: +SKIP
     """
-    with _extra_named():
+    with from_extra("reports", "reports need"):
         from offtrace.reports.study import terminal_table
 
     return terminal_table.table(opened(study))
@@ -63,7 +60,7 @@ def opened(study: object) -> Views:
     >>> report = opened("out/bifurcation-ci")  # doctest: +SKIP
     >>> write(report), print(summary(report))  # doctest: +SKIP
     """
-    with _extra_named():
+    with from_extra("reports", "reports need"):
         from offtrace.reports.study.views import Views
 
     if isinstance(study, Views):
@@ -129,12 +126,3 @@ def write_explorer(path: str | Path = "explorer.html", *, open_browser: bool = F
     target = Path(path)
     put(explorer_page.html().encode(), target)
     return _shown(target, open_browser, "#" * bool(state) + state.rpartition("#")[2])
-
-
-@contextmanager
-def _extra_named() -> Generator[None]:
-    """Say what to install if a package that reports need is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(f"reports need more than is here ({error}): {install('reports')}") from error

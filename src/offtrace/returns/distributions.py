@@ -88,9 +88,12 @@ def distributional_targets(
         "log_mu": log_mu, "valid": valid, "pair": pair, "greedy": greedy,
     }  # fmt: skip
     of_critic = {"probabilities": None if rule.uncorrected else probabilities, "next_probabilities": next_probabilities}
-    x = _Rows(rule, arrays, of_critic)
+    x = _Rows(rule, arrays, of_critic, check)
     do, z = x.do, ascending(x.do, support)
-    x.check_masses(z.shape[0], do.looks(check, {**arrays, **of_critic}))
+    for name, array in ((x.called, x.values), (x.next_called, x.next_values)):
+        if array is not None and array.shape[-1] != z.shape[0]:
+            raise ValueError(f"{name} has {array.shape[-1]} atoms but the support has {z.shape[0]}")
+        x.check_masses(name, array)
     β, xp = x.coefficients(check), do.xp
     first = xp.cumsum(xp.ones_like(z), 0) == 1  # the mass of what is not read is on the first atom
     ahead = xp.where((x.valid & ~x.terminated)[..., None], x.next_values, do.cast(first, x.next_values.dtype))
@@ -145,12 +148,19 @@ def quantile_targets(
         "log_mu": log_mu, "valid": valid, "pair": pair, "greedy": greedy,
     }  # fmt: skip
     of_critic = {"atoms": None if rule.uncorrected else atoms, "next_atoms": next_atoms}
-    x = _Rows(rule, arrays, of_critic)
+    x = _Rows(rule, arrays, of_critic, check)
+    x.check_atoms(x.called, x.values)
+    x.check_atoms(x.next_called, x.next_values)
     do = x.do
     β, xp = x.coefficients(check), do.xp
     T, M = x.next_values.shape[1:]
     ahead = xp.where((x.valid & ~x.terminated)[..., None], x.next_values, 0.0)
-    weights = do.constant(xp.ones_like(ahead) / M if next_weights is None else x.rows("next_weights", next_weights, 3))
+    weights: Any = xp.ones_like(ahead) / M
+    if next_weights is not None:
+        weights = do.constant(x.rows("next_weights", next_weights, 3))
+        if weights.shape != ahead.shape:
+            raise ValueError(f"next_weights are of {weights.shape[-1]} atoms but next_atoms are {M}")
+        x.check_masses("next_weights", weights)
     weights = xp.where((x.valid & ~x.terminated)[..., None], weights, 1.0 / M)
     if rule.uncorrected:
         own, of_own = x.before(ahead), x.before(weights)
@@ -180,13 +190,15 @@ def quantile_targets(
 class _Rows:
     """The arrays of a call as rows [B, T] and [B, T, N]."""
 
-    def __init__(self, rule: Rule, arrays: Mapping[str, Any], of_critic: Mapping[str, Any]) -> None:
+    def __init__(self, rule: Rule, arrays: Mapping[str, Any], of_critic: Mapping[str, Any], check: bool | None) -> None:
         do: Backend[Any] = backend_of({**arrays, **of_critic})
         self.do, self.rule = do, rule
         self.shape = tuple(do.array("reward", arrays["reward"]).shape)
         if len(self.shape) not in (1, 2) or 0 in self.shape:
             raise ValueError(f"reward must be [T] or [B, T] and not empty, got shape {self.shape}")
+        self._check_steps(arrays, check)
         xp, there = do.xp, {name: a for name, a in arrays.items() if a is not None}
+        self.looks = do.looks(check, {**there, **of_critic})
         self.arrays = {n: a if n == "gamma" and is_number(a) else self.rows(n, a, 2) for n, a in there.items()}
         self.terminated = self.arrays["terminated"] != 0
         ends = self.terminated | (self.arrays["truncated"] != 0)
@@ -200,8 +212,17 @@ class _Rows:
         self.reward: Any = xp.where(self.valid, do.constant(self.arrays["reward"]), 0.0)
         gamma: Any = self.arrays["gamma"]
         if is_number(gamma):
-            gamma = do.discount(gamma) + 0.0 * self.reward
+            gamma = do.discount(gamma) + xp.zeros_like(self.reward)
         self.discount = xp.where(self.valid & ~self.terminated, do.constant(gamma), 0.0)
+
+    def _check_steps(self, arrays: Mapping[str, Any], check: bool | None) -> None:
+        """The contract of trajectories: shapes, flags and values are those that ordinary targets would take."""
+        zero = self.do.xp.zeros_like(self.do.array("reward", arrays["reward"]))
+        try:
+            read = agreed_rule(self.do, eligibility_of(self.rule), {**arrays, "q": zero, "next_value": zero})
+            self.do.correct(*read, add_q=False, differentiable=False, check=check)
+        except BadValueError as error:
+            raise error.with_index(error.at) from None
 
     def rows(self, name: str, given: Any, ndim: int) -> Any:
         """An array of steps as [B, T], or of steps and atoms as [B, T, N]."""
@@ -221,22 +242,27 @@ class _Rows:
         """What the step before bootstraps from, as if it were a value of this step; an episode's first step has none to read."""
         return self.do.xp.roll(ahead, 1, 1)
 
-    def check_masses(self, N: int, looks: bool) -> None:
-        """Masses over the support, which sum to 1 where they are read."""
-        where_read = {self.called: self.valid, self.next_called: self.valid & ~self.terminated}
-        for name, array in ((self.called, self.values), (self.next_called, self.next_values)):
-            if array is None:
-                continue
-            if array.shape[-1] != N:
-                raise ValueError(f"{name} has {array.shape[-1]} atoms but the support has {N}")
-            if looks:
-                masses, read = self.do.as_numpy(array), self.do.as_numpy(where_read[name])
-                tolerance = max(ROW_TOLERANCE, float(self.do.xp.finfo(array.dtype).eps))
-                good = (np.abs(masses.sum(-1, dtype=np.float64) - 1) <= tolerance) & (masses >= 0).all(-1)
-                if (bad := read & ~good).any():
-                    at = first_index(bad)
-                    where = spell(at if len(self.shape) == 2 else at[1:])
-                    raise ValueError(f"{name} must hold probabilities that sum to 1, got {masses[at]} at index {where}")
+    def check_masses(self, name: str, array: Any) -> None:
+        """Masses that sum to 1 where they are read."""
+        if array is not None and self.looks:
+            masses = self.do.as_numpy(array)
+            tolerance = max(ROW_TOLERANCE, float(self.do.xp.finfo(array.dtype).eps))
+            good = (np.abs(masses.sum(-1, dtype=np.float64) - 1) <= tolerance) & (masses >= 0).all(-1)
+            self.refuse(name, masses, good, "must hold probabilities that sum to 1")
+
+    def check_atoms(self, name: str, array: Any) -> None:
+        """Atoms that are finite where they are read."""
+        if array is not None and self.looks:
+            atoms = self.do.as_numpy(array)
+            self.refuse(name, atoms, np.isfinite(atoms).all(-1), "must be finite")
+
+    def refuse(self, name: str, array: np.ndarray, good: np.ndarray, words: str) -> None:
+        """Raise an error that names the first row that is read and not good."""
+        read = self.do.as_numpy(self.valid if name == self.called else self.valid & ~self.terminated)
+        if (bad := read & ~good).any():
+            at = first_index(bad)
+            where = spell(at if len(self.shape) == 2 else at[1:])
+            raise ValueError(f"{name} {words}, got {array[at]} at index {where}")
 
     def coefficients(self, check: bool | None) -> Any:
         """β_{k:t} [B, T, T]: the correction at k of a row whose only TD error is 1 at t."""

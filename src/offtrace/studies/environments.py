@@ -23,8 +23,6 @@ from offtrace.deep.config import Config
 from offtrace.mdps import MDP
 from offtrace.studies.fields import Table, Toml, is_table
 
-Arguments = Table
-"""The arguments of an environment or a policy: the function that takes them checks them."""
 GYMNASIUM = re.compile(r".+-v\d+$")
 """What the ids of Gymnasium look like; those that are registered may lack a version."""
 SAVED = ".npz"
@@ -81,7 +79,7 @@ register_environment("garnet", mdps.garnet)
 register_environment("random-walk", mdps.random_walk)
 
 
-def split(given: object) -> tuple[str, Arguments]:
+def split(given: object) -> tuple[str, Table]:
     """Split "name:a=1,b=2", or a table with `name`, into the name and the arguments; a ValueError says what is allowed.
 
     >>> split("garnet:states=20,seed=1")
@@ -94,7 +92,7 @@ def split(given: object) -> tuple[str, Arguments]:
             raise ValueError("a table with a name")
     elif isinstance(given, str) and given.strip():
         name, _, rest = given.partition(":")
-        arguments: Arguments = {}
+        arguments: Table = {}
         for piece in filter(None, (p.strip() for p in rest.split(","))):
             argument, equals, value = piece.partition("=")
             if not equals or not value.strip():
@@ -129,7 +127,7 @@ def join(name: str, arguments: Toml) -> str:
     return f"{name}:{spelt}" if spelt else name
 
 
-def grid(arguments: Toml) -> list[Arguments]:
+def grid(arguments: Toml) -> list[Table]:
     """Return all combinations, where some arguments are lists.
 
     >>> grid({"states": 20, "seed": [0, 1]})

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class InProcess(Executor):
         """Run the unit that waits."""
         from offtrace.studies import tasks
 
-        _, job = self.running.popitem()
+        job = next(iter(self.running.values()))
         try:
             return [(tasks.run(job), f"local:{os.getpid()}")]
         except StudyError:  # it was interrupted
@@ -154,10 +154,7 @@ class Processes(Executor):
         if os.name == "nt":
             raise StudyError("local processes need POSIX: run with workers=0, --workers 0, or on Ray")
         self.slots, self.patience, self.false_starts = workers, patience, 0
-        self.selector = selectors.DefaultSelector()
-        self.workers: list[Worker] = []
-        for _ in range(workers):
-            self._start()
+        self.workers = [Worker() for _ in range(workers)]
 
     def __str__(self) -> str:
         return f"{self.slots} process{'es' if self.slots > 1 else ''}"
@@ -170,7 +167,7 @@ class Processes(Executor):
 
     def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
-        self.selector.select(timeout)
+        wait([worker.socket for worker in self.workers], timeout)
         answers: list[Answer] = []
         for worker in list(self.workers):
             status = worker.status  # asked first, so that all that it sent before its end is read
@@ -184,8 +181,6 @@ class Processes(Executor):
                 if worker.ready and worker.job is not None:
                     answers.append((Failure(worker.job.unit, why), f"local:{worker.process.pid}"))
                 self._replace(worker, why)
-        for answer, _ in answers:
-            self.running.pop(answer.unit.id, None)
         return answers
 
     def _why_ended(self, worker: Worker, status: int | None) -> str:
@@ -197,14 +192,8 @@ class Processes(Executor):
             return f"it was not done within {self.patience:g} s (--patience)"
         return f"it has not started within {START:g} s" if not worker.ready and seconds > START else ""
 
-    def _start(self) -> Worker:
-        self.workers.append(Worker())
-        self.selector.register(self.workers[-1].socket, selectors.EVENT_READ)
-        return self.workers[-1]
-
     def _replace(self, worker: Worker, why: str) -> None:
         """Start another worker in its place, which gets the unit that this one has not begun."""
-        self.selector.unregister(worker.socket)
         worker.end()
         self.workers.remove(worker)
         self.false_starts += not worker.ready
@@ -212,15 +201,14 @@ class Processes(Executor):
             raise StudyError(
                 f"{STARTS} workers have ended before they began a unit, of the last one: {why}. What they said is above"
             )
-        new = self._start()
+        self.workers.append(Worker())
         if worker.job is not None and not worker.ready:
-            new.give(worker.job)
+            self.workers[-1].give(worker.job)
 
     def close(self) -> None:
         """End all workers."""
         for worker in self.workers:
             worker.end()
-        self.selector.close()
 
 
 def _spelt(status: int) -> str:

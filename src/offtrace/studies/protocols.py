@@ -11,7 +11,6 @@ from offtrace._shared.type_guards import is_list
 from offtrace.deep.config import Config
 from offtrace.studies.fields import Above0, AtLeast0, Count, Declared, Natural, Number, Share
 from offtrace.studies.policies import declared_policy
-from offtrace.traces import Rule
 
 Policy = Annotated[Any, BeforeValidator(declared_policy)]
 
@@ -112,11 +111,6 @@ class DeepBase(Declared):
         """How much work a run is, roughly: a step that is learned from costs about three that are played."""
         p: Any = self
         return p.frames * (1.0 + 3.0 * p.batch * (p.burn_in + p.length) / p.every)
-
-    def config(self, game: str, trace: Rule, age: int) -> Config:
-        """The configuration of a run: the age of the data is as many frames as the memory holds."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return Config(game=game, trace=trace, capacity=age, **values)
 
 
 # Written out, so that a new key of Config does not change what a declared study is.

@@ -68,19 +68,17 @@ class Code:
         return f"changed since: {', '.join(changed)}"
 
 
-def code_of(modules: Iterable[str], files: Iterable[str]) -> Code:
+def code_of(modules: Iterable[str], files: Iterable[str], ask_git: bool = True) -> Code:
     """The code and the files of a study, as they lie on the disk now. Nothing is imported."""
     of_modules = {name: _hash(path) for module in modules for name, path in _sources(module)}
     of_files = {name: _hash(environments.file_named(name)) for name in files}
-    return Code(offtrace.__version__, *_repository(), of_modules, of_files)
+    return Code(offtrace.__version__, *(_repository() if ask_git else ("", "")), of_modules, of_files)
 
 
 @cache
 def sources_digest(modules: tuple[str, ...], files: tuple[str, ...]) -> str:
     """`Code.sources_digest` of a worker, which does not ask git."""
-    of_modules = {name: _hash(path) for module in modules for name, path in _sources(module)}
-    of_files = {name: _hash(environments.file_named(name)) for name in files}
-    return Code(offtrace.__version__, "", "", of_modules, of_files).sources_digest
+    return code_of(modules, files, ask_git=False).sources_digest
 
 
 def versions(task: str) -> dict[str, str]:

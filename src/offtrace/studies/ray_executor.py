@@ -11,12 +11,12 @@ import math
 import os
 import platform
 import queue
-import selectors
 import signal
 import socket
 import sys
 import time
 from importlib.util import find_spec
+from multiprocessing.connection import wait
 from typing import Any
 
 from offtrace._shared.cores import cores
@@ -49,8 +49,6 @@ class RayCluster(Executor):
         except (OSError, ValueError) as error:
             raise self._not_there(str(error)) from error
         self.child = Child("ray_executor.py", self.address, str(workers or cores()), str(patience))
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.child.socket, selectors.EVENT_READ)
         self.heard = time.monotonic()
         try:
             while not self.cpus:
@@ -69,13 +67,10 @@ class RayCluster(Executor):
 
     def answers(self, timeout: float) -> list[Answer]:
         """What has come in, and from which worker; after `timeout` seconds, perhaps nothing."""
-        answers = self._messages(timeout, SILENCE)
-        for answer, _ in answers:
-            self.running.pop(answer.unit.id, None)
-        return answers
+        return self._messages(timeout, SILENCE)
 
     def _messages(self, timeout: float, silence: float) -> list[Answer]:
-        self.selector.select(timeout)
+        wait([self.child.socket], timeout)
         status = self.child.status
         answers: list[Answer] = []
         for kind, *content in self.child.messages():
@@ -116,7 +111,6 @@ class RayCluster(Executor):
             while self.child.status is None and time.monotonic() - self.heard < LEAVING:
                 time.sleep(0.05)
         self.child.end()
-        self.selector.close()
 
 
 def _address_in_use() -> str | None:

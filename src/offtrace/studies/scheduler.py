@@ -70,15 +70,10 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
         before, started = len(plan.done), time.monotonic()
 
         def show() -> None:
-            done, spent = len(plan.done), time.monotonic() - started
-            left = spent * (plan.total - done) / max(done - before, 1)
-            rest = (
-                f", {duration(left)} left"
-                if before < done < plan.total
-                else f", {duration(spent)}"
-                if done > before
-                else ""
-            )
+            done, spent, rest = len(plan.done), time.monotonic() - started, ""
+            if done > before:
+                left = spent * (plan.total - done) / (done - before)
+                rest = f", {duration(left)} left" if done < plan.total else f", {duration(spent)}"
             if progress:
                 bar.show(done, plan.total, f"{plan.study.name}: {done}/{plan.total} units done on {executor}{rest}")
 
@@ -88,6 +83,7 @@ def run(plan: Plan, store: Store, executor: Executor, progress: bool) -> None:
                 executor.submit(plan.job(heapq.heappop(waiting)[-1]))
             for answer, worker in executor.answers(timeout=0.5):
                 id = answer.unit.id
+                executor.running.pop(id, None)
                 if isinstance(answer, Failure):
                     attempts[id] = attempts.get(id, 0) + 1
                     if attempts[id] < answer.attempts:

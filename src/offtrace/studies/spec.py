@@ -16,6 +16,7 @@ from pydantic import Field
 import offtrace
 from offtrace._shared.suggestions import did_you_mean
 from offtrace._shared.type_guards import is_list
+from offtrace.deep.config import WithMemory
 from offtrace.studies import environments, policies, traces
 from offtrace.studies.fields import (
     NOT_EMPTY,
@@ -371,7 +372,7 @@ def _check_place(place: Place, ages: tuple[int, ...]) -> None:
     if isinstance(protocol, DeepBase):
         for age in ages:
             try:
-                protocol.config(place.name, offtrace.OneStep(), age)
+                traces.configured(protocol, place.name, offtrace.OneStep(), age, {})
             except (ValueError, TypeError) as error:
                 declared = protocol.model_dump(exclude_defaults=True)
                 where = f"what the agent can do on {place.name} with the age {age}: {error}"
@@ -400,6 +401,6 @@ def _check_agent(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tu
                 config = traces.configured(place.protocol, place.name, rule, age, parameters)
             except (ValueError, TypeError) as error:
                 raise DeclarationError(key, {"name": trace.title, **parameters}, f"{error}") from error
-            if config.memory_slots is None and len(ages) > 1:
+            if not isinstance(config, WithMemory) and len(ages) > 1:
                 what = f"one age, since the agent {config.agent!r} has no memory, and its runs would only be repeated"
                 raise DeclarationError("ages", list(ages), what)

@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace._shared.folder_lock import LockedError, locked
 from offtrace._shared.number_text import counted
 from offtrace._shared.whole_files import why_not_written, written_whole
@@ -365,18 +365,10 @@ def _rows(reader: sqlite3.Connection, table: str, problems: list[str]) -> Iterat
                 yield row
 
 
-def polars() -> Any:
-    """Polars, which is an extra."""
-    try:
-        import polars
-    except ImportError:
-        raise ImportError(f"records of studies need polars: {install('studies')}") from None
-    return polars
-
-
 def schema(kind: str) -> dict[str, Any]:
     """The columns of the frame of "rows" or "curves"."""
-    pl = polars()
+    with from_extra("studies", "records of studies need"):
+        import polars as pl
     S, F, N = pl.String, pl.Float64, pl.Int64
     unit = {"unit": S, "phase": S, "environment": S, "trace": S, "lam": F, "parameters": S, "alpha": F}
     operator = {"contraction_lower": F, "contraction_upper": F, "variance": F, "bias": F}
@@ -387,22 +379,21 @@ def schema(kind: str) -> dict[str, Any]:
 
 def frame(kind: str, units: Mapping[str, Unit], columns: Mapping[str, Mapping[str, np.ndarray]]) -> pl.DataFrame:
     """One frame of the arrays of all units, in the order of `units`; what a unit does not have is null."""
-    pl, wanted = polars(), schema(kind)
+    wanted = schema(kind)
+    import polars as pl
+
     present = [(unit, columns[id]) for id, unit in units.items() if columns.get(id)]
     lengths = np.array([len(arrays["seed" if kind == "rows" else "step"]) for _, arrays in present], dtype=np.int64)
     place = np.repeat(np.arange(len(present)), lengths)
     series: dict[str, Any] = {"#": place}
     for name, dtype in wanted.items():
-        arrays = [own.get(name) for _, own in present]
-        of_unit = [getattr(unit, "id" if name == "unit" else name, None) for unit, _ in present]
-        if present and all(array is not None for array in arrays):
-            column = pl.Series(name, np.concatenate([a for a in arrays if a is not None])).cast(dtype)
-        elif all(array is None for array in arrays):
-            column = pl.Series(name, of_unit, dtype=dtype).gather(place)
+        if any(name in own for _, own in present):
+            pieces = [own.get(name, np.full(n, np.nan)) for (_, own), n in zip(present, lengths, strict=True)]
+            column = pl.Series(name, np.concatenate(pieces))
         else:
-            empty = [np.full(n, np.nan) for n in lengths]
-            mixed = [e if a is None else a.astype(float) for a, e in zip(arrays, empty, strict=True)]
-            column = pl.Series(name, np.concatenate(mixed)).fill_nan(None).cast(dtype)
-        series[name] = column.fill_nan(None) if dtype == pl.Float64 and name not in ("value", "mean") else column
+            of_unit = [getattr(unit, "id" if name == "unit" else name, None) for unit, _ in present]
+            column = pl.Series(name, of_unit, dtype=dtype).gather(place)
+        missing = column.dtype == pl.Float64 and name not in ("value", "mean")  # a value may be NaN
+        series[name] = (column.fill_nan(None) if missing else column).cast(dtype)
     order = ["#", "lam", "seed", *(["step"] if kind == "curves" else [])]
     return pl.DataFrame(series, schema={"#": pl.Int64, **wanted}).sort(order).drop("#")

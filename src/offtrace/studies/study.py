@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from offtrace._shared import notebook
 from offtrace._shared.cores import cores
-from offtrace._shared.extras import install
+from offtrace._shared.extras import from_extra
 from offtrace.studies import environments, scheduler, spec, status
+from offtrace.studies.executor import Executor, InProcess, Processes
 from offtrace.studies.fields import DeclarationError, StudyError, Table, Toml
 from offtrace.studies.plan import Plan
 from offtrace.studies.provenance import Code, code_of, machine, versions
+from offtrace.studies.ray_executor import RayCluster
 from offtrace.studies.spec import Place, Seeds
 from offtrace.studies.status import Status
 from offtrace.studies.store import NAME, Contents, Store, frame
@@ -26,8 +28,6 @@ from offtrace.studies.traces import TraceGrid
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from offtrace.studies.executor import Executor
 
 OUT = Path("offtrace-studies")
 """The default folder of records."""
@@ -289,10 +289,8 @@ class Study:
 
     def as_toml(self) -> str:
         """Return the declaration as it is run, as TOML: `Study.load` of it is the same study."""
-        try:
+        with from_extra("studies", "writing a study needs"):
             import tomli_w
-        except ImportError:
-            raise ImportError(f"writing a study needs tomli-w: {install('studies')}") from None
         return tomli_w.dumps(spec.with_subset(self.given, self.subset))
 
     def summary(self) -> list[tuple[str, str]]:
@@ -310,10 +308,6 @@ class Study:
 
 def _executor(on: str, workers: int | None, address: str | None, left: int, patience: float) -> Executor:
     """Choose where the remaining units run."""
-    from offtrace.studies.executor import InProcess, Processes
-
     if on == "ray":
-        from offtrace.studies.ray_executor import RayCluster
-
         return RayCluster(address, workers, patience)
     return InProcess() if workers == 0 else Processes(min(workers or cores(), left), patience)

@@ -17,13 +17,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal, NamedTuple, Protocol, Self, SupportsFloat, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from offtrace.learners.arrays import Floats, Integers, inline_fma, record
 from offtrace.learners.eligibility import TINY, Sparse
-from offtrace.learners.policies import Schedule, as_schedule
+from offtrace.learners.policies import Schedule, checked, positive_schedule
 from offtrace.traces import ImportanceSampling, Trace
 
 StepSize = float | Schedule | Literal["1/N"]
@@ -137,15 +137,9 @@ def plus(w: Floats, c: float, z: Floats, active: Integers) -> None:
         w[np.uintp(active[i])] += c * z[np.uintp(active[i])]
 
 
-def checked(name: str, value: object, low: float, high: float = np.inf, *, above: bool = False) -> float:
-    """The value as a float in [low, high]; `above`: it must not be `low` itself."""
-    if isinstance(value, bool | str) or not isinstance(value, SupportsFloat) or np.ndim(value):  # pyright: ignore[reportArgumentType]
-        raise TypeError(f"{name} must be one number, got {value!r}")
-    number = float(value)
-    if not low <= number <= high or (above and number == low) or number == np.inf:
-        wanted = f"lie in [{low:g}, {high:g}]" if high < np.inf else f"be {'above' if above else 'at least'} {low:g}"
-        raise ValueError(f"{name} must {wanted}, got {value!r}")
-    return number
+def number(default: float, **limits: float) -> Any:
+    """A parameter of a method that is one number within `limits`, as `policies.checked` takes them."""
+    return field(default=default, metadata={"low": 0.0, **limits})
 
 
 @dataclass(frozen=True)
@@ -189,11 +183,7 @@ class Method(ABC):
     """Whether the compiled loop has this step in itself: then it is fast, and learns offline, from replay and by visits too."""
     uncorrected: ClassVar[bool] = False
     """Whether it is one of the returns beside the operator: see `UncorrectedLearner`."""
-    follows_operator: ClassVar[bool] = False
-    """Whether it does in expectation what the trace's operator does, so that `certify` tells where it converges."""
 
-    label: ClassVar[str] = ""
-    """Its title, with its parameters in braces, where that is not its name with its numbers."""
     name: ClassVar[str] = ""
     """How tables print it, such as "GTD(λ)", and a name under which `learners.method` finds it."""
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -206,17 +196,20 @@ class Method(ABC):
     """What is proven of it, in a few words."""
     needs: ClassVar[str] = ""
     """What it needs beside a trajectory, in a few words."""
+    call: ClassVar[str] = ""
+    """One line that makes it, as tables print it; "" for its first alias with typical numbers."""
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.alpha != "1/N":
-            given = as_schedule("alpha", self.alpha)
-            if not given(0) > 0:
-                raise ValueError(f"alpha must be above 0, got {self.alpha!r}")
+            positive_schedule(self.alpha)
+        for f in fields(self):
+            if f.metadata:
+                object.__setattr__(self, f.name, checked(f.name, getattr(self, f.name), **f.metadata))
 
     @property
     def title(self) -> str:
-        """Its name in a report: the label, the name with the numbers of its letters, or else the name of the class."""
-        title = self.label or self.name or type(self).__name__
+        """Its name in a report: the name with the numbers of its letters, or else the name of the class."""
+        title = self.name or type(self).__name__
         for letter, parameter in (("λ", "lam"), ("ζ", "zeta"), ("β", "beta")):
             title = title.replace(letter, f"{{{parameter}:g}}")
         return title.format(**{name: getattr(self, name) for name in self.parameters()})
@@ -232,20 +225,16 @@ class Method(ABC):
         return tuple(float(getattr(self, name)) for name in self.step_reads)
 
     @staticmethod
-    @abstractmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
-        """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`."""
+        """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`.
+
+        Without a step of its own a method does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
+        """
+        add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """The same with the constants that depend on the policies, where it has such: see `Trace.for_policies`."""
         return self
-
-    @classmethod
-    def call(cls) -> str:
-        """One line that makes it, as tables print it."""
-        common = {"lam": "0.9", "zeta": "0.5", "eta": "1.0", "beta": "0.8", "kappa": "1.0"}
-        given = [f"{name}={common[name]}" for name in cls.parameters() if name in common]
-        return f"method({', '.join([repr((cls.aliases or (cls.name,))[0]), 'alpha=0.1', *given])})".replace("'", '"')
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
@@ -254,23 +243,30 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class LambdaMethod(Method):
-    """A method with one λ, of a built-in rule."""
-
-    lam: float = 1.0
+class RuleMethod(Method):
+    """A method that goes with one rule, which takes what the method and the rule both have as parameters."""
 
     rule: ClassVar[Callable[..., Trace]] = ImportanceSampling
-    """The trace with this λ: its own, or the one that it has in expectation."""
-    step_reads: ClassVar[tuple[str, ...]] = ("lam",)
+    """The trace that the method uses, or the one that it has in expectation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.trace  # checks λ
+        _ = self.trace  # checks its parameters
 
     @property
     def trace(self) -> Trace:
-        """The rule with this λ."""
-        return type(self).rule(lam=self.lam)
+        """The rule with the parameters of this method."""
+        rule: Any = type(self).rule
+        return rule(**{f.name: getattr(self, f.name) for f in fields(rule) if f.name in self.parameters()})
+
+
+@dataclass(frozen=True)
+class LambdaMethod(RuleMethod):
+    """The same with one λ."""
+
+    lam: float = 1.0
+
+    step_reads: ClassVar[tuple[str, ...]] = ("lam",)
 
 
 M = TypeVar("M", bound=type[Method])

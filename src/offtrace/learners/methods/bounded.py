@@ -6,11 +6,10 @@ With `eta` above 0 the gradient correction of GTD(λ) is added, by a second set 
 
     w ← w + α [ρ_t δ_t e_t − γ ρ_t (1 − λ_{t+1}) (e_t·v) x_{t+1}]        v ← v + ηα [ρ_t δ_t e_t − (x_t·v) x_t]
 
-*These are not traces of the operator.* λ_t is the same for all starts, but it is not a function of the history since a start:
-what came before the start has a part in it, through e or through counts. So there is no β(F_{k:t}), and neither `targets`, nor
-`Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by itself, which is a β.) What they
-converge to is told by a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t has the joint stationary law
-of states and traces; every such equation has V^π as its solution where a table can hold it.
+*These are not traces of the operator.* λ_t also depends on what came before a start, through e or through counts. So there is no
+β(F_{k:t}), and neither `targets`, nor `Stream`, nor `operators` has them. (`HistoryBounded` bounds the trace of each start by
+itself, which is a β.) They converge to the solution of a Bellman equation of their own (Yu, Mahmood, Sutton 2018), in which λ_t
+has the joint stationary law of states and traces; where a table can hold V^π, that is V^π.
 """
 
 from __future__ import annotations
@@ -30,22 +29,16 @@ from offtrace.learners.methods.base import (
     Transition,
     Vectors,
     add,
-    checked,
     decay,
     dot,
     inner,
+    number,
     plus,
     register_method,
 )
 from offtrace.traces import ImportanceSampling
 
 Rate = Callable[[Transition, float, Store], float]
-
-
-@inline_fma
-def allowed(lam: float) -> float:
-    """λ, or NaN where it is none: then the weights are NaN, which is seen."""
-    return lam if 0.0 <= lam <= 1.0 else np.nan
 
 
 def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
@@ -55,7 +48,8 @@ def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
     def step(t: Transition, m: Store, x: Vectors) -> None:
         e, v, α_v = m.traces[0], m.further[0], m.numbers[0] * t.alpha
         add(e, 1.0, x.φ)
-        lam = allowed(compiled(t, sqrt(inner(e, e, m.active)), m))
+        lam = compiled(t, sqrt(inner(e, e, m.active)), m)
+        lam = lam if 0.0 <= lam <= 1.0 else np.nan  # then the weights are NaN, which is seen
         e_v, x_v = inner(v, e, m.active), dot(v, x.φ)
         plus(m.θ, t.alpha * t.rho * t.delta, e, m.active)
         add(m.θ, -t.alpha * t.gamma * t.rho * (1.0 - lam) * e_v, x.φ_next)
@@ -86,7 +80,7 @@ class HistoryTD(Method):
     'CutAtRareActions'
     """
 
-    eta: float = 0.0
+    eta: float = number(0.0)
     """The gradient correction's step size is η α; 0: no correction."""
 
     values: ClassVar = "state"
@@ -101,10 +95,6 @@ class HistoryTD(Method):
         super().__init_subclass__(**named)
         if "rate" in vars(cls):
             cls.step = staticmethod(_step_of(vars(cls)["rate"].__func__))  # pyright: ignore[reportAttributeAccessIssue]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "eta", checked("eta", self.eta, 0.0))
 
     @property
     def trace(self) -> ImportanceSampling:
@@ -125,36 +115,27 @@ class HistoryTD(Method):
 @register_method
 @dataclass(frozen=True)
 class BoundedTD(HistoryTD):
-    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does.
+    """λ_t that keeps the summed trace in a ball: ‖λ_t γ ρ_{t-1} e_{t-1}‖ ≤ C, C = `bound`. It is `lam` as long as that does."""
 
-    >>> BoundedTD(bound=2.0).title
-    'TD with ‖e‖ ≤ 2'
-    """
-
-    bound: float = 1.0
+    bound: float = number(1.0)
     """C."""
-    lam: float = 1.0
+    lam: float = number(1.0, high=1.0)
     """The largest λ."""
 
     step_reads: ClassVar = ("eta", "bound", "lam")
-    label: ClassVar = "TD with ‖e‖ ≤ {bound:g}"
     name: ClassVar = "TD with bounded traces"
     aliases: ClassVar = ("bounded td", "yu's td", "td with a bounded trace")
     equation: ClassVar = "e = λ_tγρ₋e + x, λ_t = min(λ, C/(γρ₋‖e‖));  w += α ρ δ e"
     citation: ClassVar = (
         "Yu, Mahmood, Sutton (2018), On generalized Bellman equations and temporal-difference learning, JMLR"
     )
+    call: ClassVar = 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
     proven: ClassVar = "bounded traces; its least-squares form converges to the solution of its Bellman equation"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "bound", checked("bound", self.bound, 0.0))
-        object.__setattr__(self, "lam", checked("lam", self.lam, 0.0, 1.0))
-
-    @classmethod
-    def call(cls) -> str:
-        """With a bound."""
-        return 'method("bounded td", alpha=0.1, bound=2.0, eta=1.0)'
+    @property
+    def title(self) -> str:
+        """The name, with its bound."""
+        return f"TD with ‖e‖ ≤ {self.bound:g}"
 
     @staticmethod
     def rate(t: Transition, norm: float, m: Store) -> float:

@@ -15,23 +15,16 @@ that e_{t+1} = e_on + x_{t+1}. The gradient of the projected Bellman error needs
 γ(1−λ)(z·v) becomes γ(z·v) − (e_on·v), which is the same for importance sampling, where e_on = γλρ_t e_t. Since E_μ[ρ_t | s_t] = 1
 is used too, ρ̄ of V-trace must not act. z_b of HTD has the trace's λ; on-policy, where z = z_b, HTD is TD(λ).
 
-Action values. GQ(λ), and the same with the coefficients of any per-decision trace.
+Action values, with φ_t the features of (s_t, a_t), φ̄_{t+1} = Σ_a π(a|s_{t+1}) φ(s_{t+1}, a), 0 at an end, and α_w = η α:
 
-With φ_t the features of (s_t, a_t), φ̄_{t+1} = Σ_a π(a|s_{t+1}) φ(s_{t+1}, a), 0 where the episode has terminated, and α_w = η α:
+    GQ(λ) (Maei and Sutton 2010), one λ, one γ, interest 1:      e_t = φ_t + γ λ ρ_t e_{t-1},   δ_t = r_t + γ θ·φ̄_{t+1} − θ·φ_t
+    θ ← θ + α [δ_t e_t − γ (1 − λ) (w·e_t) φ̄_{t+1}]              w ← w + α_w [δ_t e_t − (w·φ_t) φ_t]
 
-    GQ(λ) (Maei and Sutton 2010, with one λ, one γ and interest 1):
+    With a per-decision trace of coefficients c(s, a) (for ABQ(ζ): Mahmood, Yu and Sutton 2017):      e_t = φ_t + γ c_t e_{t-1}
+    θ ← θ + α [δ_t e_t − γ (w·e_t) (φ̄_{t+1} − φ̃_{t+1})],         φ̃_{t+1} = Σ_a μ(a|s_{t+1}) c(s_{t+1}, a) φ(s_{t+1}, a)
 
-    δ_t = r_t + γ θ·φ̄_{t+1} − θ·φ_t            e_t = φ_t + γ λ ρ_t e_{t-1}
-    θ ← θ + α [δ_t e_t − γ (1 − λ) (w·e_t) φ̄_{t+1}]
-    w ← w + α_w [δ_t e_t − (w·φ_t) φ_t]
-
-    With a trace of coefficients c(s, a), e_t = φ_t + γ c_t e_{t-1} (for ABQ(ζ): Mahmood, Yu and Sutton 2017):
-
-    θ ← θ + α [δ_t e_t − γ (w·e_t) (φ̄_{t+1} − φ̃_{t+1})],      φ̃_{t+1} = Σ_a μ(a|s_{t+1}) c(s_{t+1}, a) φ(s_{t+1}, a)
-
-What is new beside a trace is a second set of weights, and the correction that makes θ follow the gradient of the projected
-Bellman error. The traces of this library are semi-gradient methods: with features, and off-policy, their weights may diverge
-where these do not. That is so for small step sizes, α below α_w; large ones add noise that can make these diverge too.
+The traces of this library are semi-gradient methods: with features, and off-policy, their weights may diverge where these do
+not. That is so for small step sizes, α below α_w; large ones add noise that can make these diverge too.
 """
 
 from __future__ import annotations
@@ -49,12 +42,13 @@ from offtrace.learners.methods.base import (
     Transition,
     Vectors,
     add,
-    checked,
     decay,
     dot,
     inner,
+    number,
     register_method,
 )
+from offtrace.learners.policies import checked
 from offtrace.traces import ABQ, ImportanceSampling, Trace
 
 
@@ -64,7 +58,7 @@ class GradientTD(Method):
 
     lam: float | None = None
     """λ of importance sampling, 1 if it is left out; or give `trace`."""
-    eta: float = 1.0
+    eta: float = number(1.0, above=True)
     """α_v = η α."""
     trace: Trace | None = None  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
     """Any other trace, in the place of importance sampling."""
@@ -91,7 +85,6 @@ class GradientTD(Method):
             )
         object.__setattr__(self, "trace", trace)
         object.__setattr__(self, "lam", getattr(trace, "lam", None))
-        object.__setattr__(self, "eta", checked("eta", self.eta, 0.0, above=True))
 
     @property
     def title(self) -> str:
@@ -106,29 +99,13 @@ class GradientTD(Method):
         return self if trace is self.trace else replace(self, trace=trace)
 
 
-@inline_fma
-def _gtd_step(t: Transition, m: Store, x: Vectors, κ: float) -> None:
-    """One step of TDRC, which is GTD where κ = 0."""
-    v, α_v = m.further[0], m.numbers[0] * t.alpha
-    x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
-    add(m.θ, t.alpha * t.delta * t.ratio, x.e)
-    add(m.θ, -t.alpha * correction, x.φ_next)
-    if κ > 0.0:
-        for i in range(len(v)):
-            v[i] -= α_v * κ * v[i]
-    add(v, α_v * t.delta * t.ratio, x.e)
-    add(v, -α_v * x_v, x.φ)
-
-
 @register_method
 @dataclass(frozen=True)
 class GTD(GradientTD):
-    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error.
+    """GTD(λ), which is TDC(λ): δz with a correction that makes w follow the gradient of the projected Bellman error."""
 
-    >>> GTD(0.9, eta=0.5).title
-    'GTD(0.9)'
-    """
-
+    kappa: ClassVar[float] = 0.0
+    step_reads: ClassVar = ("eta", "kappa")
     name: ClassVar = "GTD(λ)"
     aliases: ClassVar = ("gtd", "tdc", "tdc(λ)", "gtd(lambda)")
     equation: ClassVar = "w += α[δz − γ(1−λ)(z·v)x'];  v += α_v[δz − (x·v)x]"
@@ -140,8 +117,16 @@ class GTD(GradientTD):
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
-        """The equations of the module."""
-        _gtd_step(t, m, x, 0.0)
+        """The equations of TDRC, which are those of GTD where κ = 0."""
+        v, α_v, κ = m.further[0], m.numbers[0] * t.alpha, m.numbers[1]
+        x_v, correction = dot(v, x.φ), t.gamma * t.ratio * dot(v, x.e) - dot(v, x.on)
+        add(m.θ, t.alpha * t.delta * t.ratio, x.e)
+        add(m.θ, -t.alpha * correction, x.φ_next)
+        if κ > 0.0:
+            for i in range(len(v)):
+                v[i] -= α_v * κ * v[i]
+        add(v, α_v * t.delta * t.ratio, x.e)
+        add(v, -α_v * x_v, x.φ)
 
 
 @inline_fma
@@ -159,11 +144,7 @@ def _gtd2_step(t: Transition, m: Store, x: Vectors) -> tuple[float, float]:
 @register_method
 @dataclass(frozen=True)
 class GTD2(GradientTD):
-    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it.
-
-    >>> GTD2(0.9, eta=0.5).title
-    'GTD2(0.9)'
-    """
+    """GTD2(λ): w follows the gradient of the projected Bellman error as v estimates it."""
 
     name: ClassVar = "GTD2(λ)"
     aliases: ClassVar = ("gtd2", "gtd2(lambda)")
@@ -182,11 +163,7 @@ class GTD2(GradientTD):
 @register_method
 @dataclass(frozen=True)
 class PGTD2(GradientTD):
-    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves.
-
-    >>> PGTD2(0.9, eta=0.5).title
-    'PGTD2(0.9)'
-    """
+    """Proximal GTD2(λ), by mirror-prox: an extragradient step of the saddle-point problem that GTD2 solves."""
 
     name: ClassVar = "PGTD2(λ)"
     aliases: ClassVar = ("pgtd2", "proximal gtd2", "gtd2-mp", "pgtd2(lambda)")
@@ -213,16 +190,11 @@ class PGTD2(GradientTD):
 
 @register_method
 @dataclass(frozen=True)
-class TDRC(GradientTD):
-    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step.
+class TDRC(GTD):
+    """TDRC(λ): GTD(λ) with a regularised correction, κ = `kappa`. κ → ∞ is TD, κ = 0 is GTD. It costs O(weights) a step."""
 
-    >>> TDRC(0.9).title
-    'TDRC(0.9)'
-    """
+    kappa: float = number(1.0)  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    kappa: float = 1.0
-
-    step_reads: ClassVar = ("eta", "kappa")
     name: ClassVar = "TDRC(λ)"
     aliases: ClassVar = ("tdrc", "tdrc(lambda)")
     equation: ClassVar = "w += α[δz − γ(1−λ)(z·v)x'];  v += α_v[δz − (x·v)x − κv]"
@@ -232,24 +204,11 @@ class TDRC(GradientTD):
     proven: ClassVar = "converges with linear features, off-policy too, for the κ and η that their theorem names"
     needs: ClassVar = "π and μ; η = κ = 1 are meant to serve everywhere"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "kappa", checked("kappa", self.kappa, 0.0))
-
-    @staticmethod
-    def step(t: Transition, m: Store, x: Vectors) -> None:
-        """The equations of the module."""
-        _gtd_step(t, m, x, m.numbers[1])
-
 
 @register_method
 @dataclass(frozen=True)
 class HTD(GradientTD):
-    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy.
-
-    >>> HTD(0.9).title
-    'HTD(0.9)'
-    """
+    """HTD(λ), hybrid TD: gradient TD off-policy, and TD(λ) itself on-policy."""
 
     traces: ClassVar = ("z_b",)
     name: ClassVar = "HTD(λ)"
@@ -285,25 +244,21 @@ class HTD(GradientTD):
         add(v, α_v * t.gamma * v_b, x.φ_next)
 
 
-def _second_step_size(alpha_w: float | None, eta: float | None, otherwise: float | None) -> tuple[float, float]:
+def _second_step_size(alpha_w: float | None, eta: float | None) -> tuple[float, float]:
     """α_w as a number of its own and as a share of α: one of them is 0."""
     if alpha_w is not None and eta is not None:
         raise TypeError(f"give alpha_w or eta, α_w = η α, got alpha_w={alpha_w!r} and eta={eta!r}")
-    if eta is not None:
-        return 0.0, checked("eta", eta, 0.0, above=True)
-    if alpha_w is None and otherwise is None:
-        return 0.0, 1.0
-    return checked("alpha_w", otherwise if alpha_w is None else alpha_w, 0.0, above=True), 0.0
+    if alpha_w is not None:
+        return checked("alpha_w", alpha_w, above=True), 0.0
+    return 0.0, 1.0 if eta is None else checked("eta", eta, above=True)
 
 
 @register_method
 @dataclass(frozen=True)
 class GQ(LambdaMethod):
-    """GQ(λ), given to `evaluate` or `control` in place of a trace; online only.
+    """GQ(λ). It learns online only. In `control`, where policies depend on the current Q, it is Greedy-GQ.
 
-    `alpha_w` is the step size of w, 0.01 if it is left out, or give `eta`: α_w = η α. It is not a trace: θ moves by more than δ
-    times an eligibility vector. With policies that depend on the current Q, as in `control`, it is Greedy-GQ (Maei, Szepesvári,
-    Bhatnagar and Sutton 2010).
+    `alpha_w` is the step size of w, 0.01 if it is left out, or give `eta`: α_w = η α.
 
     >>> import numpy as np
     >>> from offtrace.learners import evaluate
@@ -311,11 +266,8 @@ class GQ(LambdaMethod):
     >>> mdp = random_walk(5, gamma=0.9)
     >>> x = np.stack([np.ones(mdp.S), np.arange(mdp.S)], axis=1)
     >>> left = np.tile([0.7, 0.3], (mdp.S, 1))
-    >>> result = evaluate(
-    ...     GQ(0.8, alpha_w=0.01), mdp, target=left, behavior=uniform(mdp), features=x, alpha=0.01,
-    ...     steps=1000
-    ... )
-    >>> result.weights.shape  # the weights of 2 features for each of 2 actions
+    >>> evaluate(GQ(0.8, alpha_w=0.01), mdp, target=left, behavior=uniform(mdp), features=x,
+    ...          alpha=0.01, steps=1000).weights.shape  # 2 features for each of 2 actions
     (2, 2)
     """
 
@@ -332,12 +284,13 @@ class GQ(LambdaMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _second_step_size(self.alpha_w, self.eta, 0.01)
+        _ = self.numbers  # checks them
 
     @property
     def numbers(self) -> tuple[float, ...]:
         """λ, α_w and η, of which one is 0."""
-        return float(self.lam), *_second_step_size(self.alpha_w, self.eta, 0.01)
+        alpha_w = 0.01 if self.alpha_w is None and self.eta is None else self.alpha_w
+        return float(self.lam), *_second_step_size(alpha_w, self.eta)
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
@@ -376,7 +329,7 @@ class GradientTrace(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _second_step_size(self.alpha_w, self.eta, None)
+        _ = self.numbers  # checks them
         if not self.of.per_decision or self.of.custom or self.of.horizon is not None or self.of.target_share != 1.0:
             raise TypeError(
                 f"{self.of.title} has not one coefficient for each decision: on action values the gradient needs its mean over "
@@ -396,7 +349,7 @@ class GradientTrace(Method):
     @property
     def numbers(self) -> tuple[float, ...]:
         """α_w and η, one of which is 0."""
-        return _second_step_size(self.alpha_w, self.eta, None)
+        return _second_step_size(self.alpha_w, self.eta)
 
     @staticmethod
     def step(t: Transition, m: Store, x: Vectors) -> None:
@@ -417,11 +370,7 @@ class GradientTrace(Method):
 @register_method
 @dataclass(frozen=True)
 class GradientABQ(GradientTrace):
-    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given.
-
-    >>> GradientABQ(zeta=0.5).title
-    'Gradient ABQ(0.5)'
-    """
+    """Gradient ABQ(ζ): no ratios at all, and stable with features. ψ0 and ψ_max are the policies', if they are not given."""
 
     of: ABQ = field(init=False, repr=False, compare=False)  # pyright: ignore[reportIncompatibleVariableOverride]
     zeta: float = 0.5

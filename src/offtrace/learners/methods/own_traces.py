@@ -19,15 +19,12 @@ from a reward is provisional until it is known whether π would have gone on as 
 it back (ρ = 0) or makes it larger. γ is seen as the probability to go on: with 1 − γ the return ends with what was collected,
 undiscounted, hence δ̄, and the value that is learned is the discounted one.
 
-The forward view, with values of fixed weights (`returns` of the same episode, ending at t):
-
-    θ_t = θ_0 + α Σ_{k<t} w_k Δ_{k,t} φ_k,       w_k = ρ_k (PTD), 1 (PQ)
+The forward view, with values of fixed weights, ending at t: θ_t = θ_0 + α Σ_{k<t} w_k Δ_{k,t} φ_k,  w_k = ρ_k (PTD), 1 (PQ),
 
     Δ_{k,t} = Σ_{i=k+1}^{t−1} C_{k,i-1} [(1−γ) ε̄_{k,i} + γ(1−λ) ε_{k,i}] + C_{k,t-1} [(1−γ) ε̄_{k,t} + γ ε_{k,t}]
 
 where C_{k,i} = ∏_{j=k+1}^{i} γλρ_j, ε̄_{k,i} = r_k + … + r_{i-1} − θ·φ_k is the error of the return that ends at i, and ε_{k,i}
-that of the one which bootstraps there: θ·φ_i more (PTD), or θ·φ̄_i more (PQ). Nothing of the steps between stands in them: along
-an older trace c turns the θ·φ_j of δ_j into θ·φ̄_j, from which the step before has bootstrapped.
+that of the one which bootstraps there: θ·φ_i more (PTD), or θ·φ̄_i more (PQ).
 
 True online TD(λ) and Sarsa(λ): equal to the online λ-return algorithm at every step, by dutch traces.
 
@@ -50,9 +47,9 @@ from offtrace.learners.methods.base import (
     Transition,
     Vectors,
     add,
-    checked,
     decay,
     dot,
+    number,
     plus,
     register_method,
 )
@@ -62,11 +59,7 @@ from offtrace.traces import QLambda
 @register_method
 @dataclass(frozen=True)
 class ETD(LambdaMethod):
-    """ETD(λ), emphatic TD.
-
-    >>> ETD(0.9).title
-    'ETD(0.9)'
-    """
+    """ETD(λ), emphatic TD."""
 
     values: ClassVar = "state"
     traces: ClassVar = ("z",)
@@ -95,13 +88,9 @@ class ETD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class ETDLB(ETD):
-    """ETD(λ, β): β in the place of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ).
+    """ETD(λ, β): β in the place of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ)."""
 
-    >>> ETDLB(0.9, beta=0.8).title
-    'ETD(0.9, 0.8)'
-    """
-
-    beta: float = 0.8
+    beta: float = number(0.8, high=1.0)
 
     step_reads: ClassVar = ("lam", "beta")
     name: ClassVar = "ETD(λ, β)"
@@ -110,19 +99,11 @@ class ETDLB(ETD):
     citation: ClassVar = "Hallak, Tamar, Munos, Mannor (2016), Generalized emphatic temporal difference learning, AAAI"
     proven: ClassVar = "a contraction for β near γ; with a smaller β a smaller variance, and another fixed point"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta", checked("beta", self.beta, 0.0, 1.0))
-
 
 @register_method
 @dataclass(frozen=True)
 class PTD(LambdaMethod):
-    """PTD(λ), on state values.
-
-    >>> PTD(0.9).title
-    'PTD(0.9)'
-    """
+    """PTD(λ), on state values."""
 
     values: ClassVar = "state"
     traces: ClassVar = ("e", "u")
@@ -152,11 +133,7 @@ class PTD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class PQ(PTD):
-    """PQ(λ), on action values.
-
-    >>> PQ(0.9).title
-    'PQ(0.9)'
-    """
+    """PQ(λ), on action values."""
 
     values: ClassVar = "action"
     expects: ClassVar = True
@@ -182,11 +159,7 @@ class PQ(PTD):
 @register_method
 @dataclass(frozen=True)
 class TrueOnlineTD(LambdaMethod):
-    """True online TD(λ), on state values.
-
-    >>> TrueOnlineTD(0.9).title
-    'True online TD(0.9)'
-    """
+    """True online TD(λ), on state values."""
 
     rule: ClassVar = QLambda
     values: ClassVar = "state"
@@ -219,11 +192,7 @@ class TrueOnlineTD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class TrueOnlineSarsa(TrueOnlineTD):
-    """True online Sarsa(λ), on action values. It learns about the policy that acts; in `control` that is how it improves.
-
-    >>> TrueOnlineSarsa(0.9).title
-    'True online Sarsa(0.9)'
-    """
+    """True online Sarsa(λ), on action values. It learns about the policy that acts; in `control` that is how it improves."""
 
     values: ClassVar = "action"
     sampled: ClassVar = True

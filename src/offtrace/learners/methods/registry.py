@@ -9,7 +9,6 @@ facts are those of the methods' classes and, for traces by themselves, of the ru
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from offtrace._shared.suggestions import closest, ending
@@ -27,8 +26,12 @@ def method_named(name: str) -> type[Method] | None:
 
 def rule_named(name: str) -> type[Rule] | None:
     """The trace of this name, or None."""
-    wanted = key(name)
-    return next((r for r in rules() if wanted in map(key, (r.__name__, r.title, *r.aliases))), None)
+    return _rules().get(key(name))
+
+
+def _rules() -> dict[str, type[Rule]]:
+    """The traces by their names and aliases; the first that was listed keeps a name."""
+    return {key(name): r for r in reversed(rules()) for name in (r.__name__, r.title, *r.aliases)}
 
 
 def method(name: str, **parameters: object) -> Method:
@@ -44,25 +47,19 @@ def method(name: str, **parameters: object) -> Method:
     >>> method("rbis", alpha=0.1, lam=0.9).trace
     RBIS(horizon=None, lam=0.9)
     """
-    cls, rule = listed.get(key(name)), rule_named(name)
-    if cls is not None and (rule is None or parameters.get("values", cls.values) == cls.values):
-        return _instance(
-            cls, cls.parameters(), {n: x for n, x in parameters.items() if n != "values" or x != cls.values}
-        )
+    cls, rule, given = method_named(name), rule_named(name), dict(parameters)
+    if cls is not None and (rule is None or given.get("values", cls.values) == cls.values):
+        if given.get("values") == cls.values:
+            del given["values"]
+        return _instance(cls, cls.parameters(), given)
     if rule is None:
-        known = {key(m.name): m.name for m in listed_methods()} | {key(r.title): r.title for r in rules()}
-        names = {
-            **{k: m.name for k, m in listed.items()},
-            **{key(a): r.title for r in rules() for a in r.aliases},
-            **known,
-        }
+        names = {k: m.name for k, m in listed.items()} | {k: r.title for k, r in _rules().items()}
         near = closest(key(name), names)
         hint = ending(None if near is None else names[near])
-        raise ValueError(f"there is no learning method named {name!r}{hint} Known: {', '.join(sorted(known.values()))}")
-    given = dict(parameters)
+        known = ", ".join(sorted({m.name for m in listed_methods()} | {r.title for r in rules()}))
+        raise ValueError(f"there is no learning method named {name!r}{hint} Known: {known}")
     alpha, values = given.pop("alpha", None), given.pop("values", "action" if rule.uncorrected else "state")
-    instance = _instance(rule, ("alpha", "values", *(f.name for f in fields(rule))), given)
-    return of_rule(instance, values, alpha)
+    return of_rule(_instance(rule, ("alpha", "values", *_fields(rule)), given), values, alpha)
 
 
 def of_rule(rule: Rule, values: object = "action", alpha: Any = None) -> Method:
@@ -100,6 +97,8 @@ class Row(NamedTuple):
 
 
 TITLES = ("method", "values", "equation", "proven", "needs", "source", "made by")
+TYPICAL = {"lam": 0.9, "zeta": 0.5, "eta": 1.0, "beta": 0.8, "kappa": 1.0, "n": 3}
+"""The parameters in a row's call."""
 
 
 def rows() -> list[Row]:
@@ -109,34 +108,28 @@ def rows() -> list[Row]:
     ['TD(λ)', 'Tree Backup(λ) on states']
     """
     named = [
-        Row(m.name, m.values, m.equation, m.proven, m.needs, m.citation, m.call())
+        Row(m.name, m.values, m.equation, m.proven, m.needs, m.citation, m.call or _call(m.aliases[0], m.parameters()))
         for m in sorted(listed_methods(), key=lambda m: m.values, reverse=True)
     ]
     return named + [_of_rule(rule) for rule in rules() if not rule.per_step]
 
 
+def _call(name: str, parameters: tuple[str, ...], *more: str) -> str:
+    given = [f"{name}={TYPICAL[name]}" for name in parameters if name in TYPICAL]
+    return f"method({', '.join([repr(name), 'alpha=0.1', *given, *more])})".replace("'", '"')
+
+
 def _of_rule(rule: type[Rule]) -> Row:
-    reads = [letter for letter, names in (("π", ("pi", "rho")), ("μ", ("mu", "rho"))) if {*names} & {*rule.reads}]
-    given = [
-        f"{name}={value}" for name, value in (("lam", "0.9"), ("zeta", "0.5"), ("n", "3")) if name in _fields(rule)
-    ]
     name = next(name for name in (rule.title, *rule.aliases, rule.__name__) if name.isascii()).lower()
+    reads = [letter for letter, names in (("π", ("pi", "rho")), ("μ", ("mu", "rho"))) if {*names} & {*rule.reads}]
     needs = "the greedy action" if rule.needs_greedy else " and ".join(reads) or "π in δ"
+    parameters = tuple(n for n in _fields(rule) if n in ("lam", "zeta", "n"))
     if not issubclass(rule, Trace):
-        call = f'method("{name}", {", ".join(["alpha=0.1", *given])})'
-        return Row(rule.title, "action", rule.formula, "not of Q^π, unless π = μ", needs, rule.citation, call)
-    proven = {True: "a contraction, with a table: β_t ≤ β_{t-1} ρ_t", False: "not β_t ≤ β_{t-1} ρ_t", None: ""}
-    words = "; ".join(w for w in (rule.proven, "" if rule.proven else proven[rule.recursive_condition]) if w)
-    arguments = ", ".join(["alpha=0.1", *given, 'values="action"'])
-    return Row(
-        rule.title,
-        "action, state",
-        f"β_t = {rule.formula}",
-        words,
-        needs,
-        rule.citation,
-        f'method("{name}", {arguments})',
-    )
+        proven = "not of Q^π, unless π = μ"
+        return Row(rule.title, "action", rule.formula, proven, needs, rule.citation, _call(name, parameters))
+    condition = {True: "a contraction, with a table: β_t ≤ β_{t-1} ρ_t", False: "not β_t ≤ β_{t-1} ρ_t", None: ""}
+    proven, call = rule.proven or condition[rule.recursive_condition], _call(name, parameters, 'values="action"')
+    return Row(rule.title, "action, state", f"β_t = {rule.formula}", proven, needs, rule.citation, call)
 
 
 def _fields(rule: type[Rule]) -> tuple[str, ...]:
@@ -144,11 +137,7 @@ def _fields(rule: type[Rule]) -> tuple[str, ...]:
 
 
 def as_json(shown: list[Row]) -> str:
-    """The rows as JSON.
-
-    >>> as_json(rows()[:1])[:20]
-    '[{"name": "TD(λ)", "'
-    """
+    """The rows as JSON."""
     return json.dumps([row._asdict() for row in shown], ensure_ascii=False)
 
 
@@ -176,10 +165,10 @@ def as_text(shown: list[Row]) -> str:
         source   Sutton (1988), Learning to predict by the methods of temporal differences; Precup, ...
         made by  method("td", alpha=0.1, lam=0.9)
     """
-    parts: list[str] = []
-    for row in shown:
-        lines = [f"{row.name:<40}({row.values} values)", f"    {row.equation}"]
-        named = (("proven", row.proven), ("needs", row.needs), ("source", row.citation), ("made by", row.call))
-        lines += [f"    {title:<9}{text}" for title, text in named if text]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        "\n".join(
+            [f"{row.name:<40}({row.values} values)", f"    {row.equation}"]
+            + [f"    {title:<9}{text}" for title, text in zip(TITLES[3:], row[3:], strict=True) if text]
+        )
+        for row in shown
+    )

@@ -6,16 +6,9 @@ and the same on state values, where the start's own action acts and δ carries �
 
     z_t = Σ_k γ^{t-k} b_{k:t-1} φ_k        θ ← θ + α ρ̄_t δ_t z_t
 
-These are semi-gradient methods: with features, and off-policy, their weights may diverge. Some have names of their own:
-
-    Sarsa(λ)            δ = r + γ q(s', a') − q(s, a)                   z ← γλ z + φ          θ ← θ + α δ z
-    Expected Sarsa(λ)   δ = r + γ Σ_a π(a|s') q(s', a) − q(s, a)        z ← γλρ z + φ         θ ← θ + α δ z
-    TD(λ)               z ← ρ_t (γλ z + x_t)                            w ← w + α δ_t z
-    Tree Backup(λ)      z ← γ λ π_{t-1} z + x_t                         w ← w + α ρ_t δ_t z
-    V-trace(λ)          z ← γ λ min(c̄, ρ_{t-1}) z + x_t                 w ← w + α min(ρ̄, ρ_t) δ_t z
-    ABTD(ζ)             z ← γ ν_{t-1} π_{t-1} z + x_t                   w ← w + α ρ_t δ_t z,  ν = min(ψ(ζ), 1 / max(μ, π))
-
-For Sarsa a' is the next action taken, chosen before θ changes. Where an episode is cut by a limit, a' is drawn all the same.
+These are semi-gradient methods: with features, and off-policy, their weights may diverge. Some have names of their own, and
+state their `equation`. For Sarsa a' is the next action taken, chosen before θ changes; where an episode is cut by a limit, a' is
+drawn all the same.
 
 The *uncorrected* returns bootstrap from v(s') = Σ_a π(a|s') q(s', a) alone, without the q of later steps:
 
@@ -33,13 +26,12 @@ the oldest off-policy methods that are still in use. Their fixed point is not Q^
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from offtrace.learners.arrays import Floats
-from offtrace.learners.methods.base import Method, Store, Transition, Vectors, add, register_method
-from offtrace.traces import ABQ, INFINITY, ImportanceSampling, QLambda, Rule, Trace, TreeBackup, VTrace
+from offtrace.learners.methods.base import LambdaMethod, Method, RuleMethod, register_method
+from offtrace.traces import ABQ, INFINITY, QLambda, Rule, Trace, TreeBackup, VTrace
 from offtrace.traces.trace_argument import eligibility_of
 
 
@@ -55,7 +47,6 @@ class TraceLearner(Method):
     of: Trace
 
     in_loop: ClassVar[bool] = True
-    follows_operator: ClassVar[bool] = True
     name: ClassVar[str] = "Algorithm 1"
     equation: ClassVar[str] = "z = γβ-rule(z) + φ;  θ += α δ z"
     citation: ClassVar[str] = (
@@ -74,11 +65,6 @@ class TraceLearner(Method):
         """The trace whose eligibility vector is used."""
         return self.of
 
-    @staticmethod
-    def step(t: Transition, m: Store, x: Vectors) -> None:
-        """θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values."""
-        add(m.θ, t.alpha * t.ratio * t.delta, x.e)
-
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> Self:
         """Return the method with the trace for these policies."""
         of = self.of.for_policies(target, behavior)
@@ -95,25 +81,9 @@ class StateTraceLearner(TraceLearner):
     """
 
     values: ClassVar = "state"
-    follows_operator: ClassVar[bool] = False  # that of pairs: on states it is another one, `operators.StateOperator`
     name: ClassVar[str] = "TD with a trace"
     equation: ClassVar[str] = "z = γb-rule(z) + x;  w += α ρ̄ δ z"
     needs: ClassVar[str] = "π and μ"
-
-
-@dataclass(frozen=True)
-class _NamedTrace(TraceLearner):
-    """A method whose trace is made of its own parameters, which have the same names."""
-
-    of: Trace = field(init=False, repr=False, compare=False)
-
-    rule: ClassVar[Callable[..., Trace]]
-    title = Method.title  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in self.parameters() if name not in ("alpha", "of")}
-        object.__setattr__(self, "of", type(self).rule(**given))
-        super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -148,25 +118,15 @@ class UncorrectedLearner(Method):
         """The trace whose eligibility vector is used: it has no ratios."""
         return eligibility_of(self.of)
 
-    @staticmethod
-    def step(t: Transition, m: Store, x: Vectors) -> None:
-        """The loop has this step in itself."""
-
 
 @register_method
 @dataclass(frozen=True)
-class Sarsa(_NamedTrace):
-    """Sarsa(λ), with accumulating traces. It learns about the policy that acts.
+class Sarsa(LambdaMethod):
+    """Sarsa(λ), with accumulating traces. It learns about the policy that acts."""
 
-    >>> Sarsa(0.9).title
-    'Sarsa(0.9)'
-    """
-
-    lam: float = 1.0
-
+    in_loop: ClassVar = True
     sampled: ClassVar = True
     on_policy: ClassVar = True
-    follows_operator: ClassVar = False
     rule: ClassVar = QLambda
     name: ClassVar = "Sarsa(λ)"
     aliases: ClassVar = ("sarsa", "sarsa(lambda)")
@@ -180,16 +140,14 @@ class Sarsa(_NamedTrace):
 
 @register_method
 @dataclass(frozen=True)
-class ExpectedSarsa(_NamedTrace):
+class ExpectedSarsa(LambdaMethod):
     """Expected Sarsa(λ): off-policy by ratios in its trace, which is that of importance sampling.
 
     >>> ExpectedSarsa(0.9).trace
     ImportanceSampling(horizon=None, lam=0.9)
     """
 
-    lam: float = 1.0
-
-    rule: ClassVar = ImportanceSampling
+    in_loop: ClassVar = True
     name: ClassVar = "Expected Sarsa(λ)"
     aliases: ClassVar = ("expected sarsa", "expected sarsa(lambda)")
     equation: ClassVar = "δ = r + γΣπ(a|s')q(s', a) − q;  z = γλρz + φ;  θ += α δ z"
@@ -206,16 +164,11 @@ _OFF_POLICY = "may diverge with features off-policy; with a table it converges t
 
 @register_method
 @dataclass(frozen=True)
-class TD(_NamedTrace, StateTraceLearner):
-    """Off-policy TD(λ) with importance sampling; on-policy it is TD(λ).
+class TD(LambdaMethod):
+    """Off-policy TD(λ) with importance sampling; on-policy it is TD(λ)."""
 
-    >>> TD(lam=0.9).title
-    'TD(0.9)'
-    """
-
-    lam: float = 1.0
-
-    rule: ClassVar = ImportanceSampling
+    values: ClassVar = "state"
+    in_loop: ClassVar = True
     name: ClassVar = "TD(λ)"
     aliases: ClassVar = ("td", "off-policy td", "td(lambda)")
     equation: ClassVar = "z = ρ(γλz + x);  w += α δ z"
@@ -226,18 +179,13 @@ class TD(_NamedTrace, StateTraceLearner):
     proven: ClassVar = (
         "on-policy with linear features it converges (Tsitsiklis, Van Roy 1997); off-policy it may diverge"
     )
+    needs: ClassVar = "π and μ"
 
 
 @register_method
 @dataclass(frozen=True)
-class TreeBackupTD(_NamedTrace, StateTraceLearner):
-    """Tree Backup(λ) on state values: coefficients λπ, so that only δ carries a ratio.
-
-    >>> TreeBackupTD(lam=0.9).title
-    'Tree Backup(0.9) on states'
-    """
-
-    lam: float = 1.0
+class TreeBackupTD(TD):
+    """Tree Backup(λ) on state values: coefficients λπ, so that only δ carries a ratio."""
 
     rule: ClassVar = TreeBackup
     name: ClassVar = "Tree Backup(λ) on states"
@@ -249,14 +197,13 @@ class TreeBackupTD(_NamedTrace, StateTraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class VTraceTD(_NamedTrace, StateTraceLearner):
+class VTraceTD(TD):
     """V-trace(λ) online. Here ρ̄ is ∞ unless it is given, so that its fixed point is V^π.
 
     >>> VTraceTD(lam=0.9).trace
     VTrace(horizon=None, lam=0.9, rho_bar=inf, c_bar=1.0)
     """
 
-    lam: float = 1.0
     rho_bar: float = INFINITY
     c_bar: float = 1.0
 
@@ -272,23 +219,22 @@ class VTraceTD(_NamedTrace, StateTraceLearner):
 
 @register_method
 @dataclass(frozen=True)
-class ABTD(_NamedTrace, StateTraceLearner):
-    """ABTD(ζ): action-dependent bootstrapping, without ratios in its coefficients. ψ0 and ψ_max are the policies', if not given.
-
-    >>> ABTD(zeta=0.5).title
-    'ABTD(0.5)'
-    """
+class ABTD(RuleMethod):
+    """ABTD(ζ): action-dependent bootstrapping, without ratios in its coefficients. ψ0 and ψ_max are those of the policies."""
 
     zeta: float = 0.5
     psi0: float | None = None
     psi_max: float | None = None
 
+    values: ClassVar = "state"
+    in_loop: ClassVar = True
     rule: ClassVar = ABQ
     name: ClassVar = "ABTD(ζ)"
     aliases: ClassVar = ("abtd", "abtd(zeta)")
     equation: ClassVar = "z = γν₋π₋z + x;  w += α ρ δ z,  ν = min(ψ(ζ), 1/max(μ, π))"
     citation: ClassVar = "Mahmood, Yu, Sutton (2017), Multi-step off-policy learning without importance sampling ratios"
     proven: ClassVar = _OFF_POLICY
+    needs: ClassVar = "π and μ"
 
     def for_policies(self, target: tuple[Floats, Floats], behavior: tuple[Floats, Floats]) -> ABTD:
         """Return the method with ψ0 and ψ_max of these policies."""

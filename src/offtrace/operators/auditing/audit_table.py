@@ -13,9 +13,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from offtrace._shared.progress_bar import for_watchers
+from offtrace.operators import check_proof
 from offtrace.operators.auditing import claims
+from offtrace.operators.proofs import write
 
 REFUTED, HOLDS = "refuted", "holds on everything tried"
 
@@ -34,6 +37,8 @@ class Row:
     decided_by: str
     """The MDP that decides it: a call of `offtrace.mdps`, or what was tried."""
     seconds: float
+    verified: tuple[str, ...] = ()
+    """What another program has verified of it, if that was asked for; empty where there is no proof of its form."""
 
     @property
     def refuted(self) -> bool:
@@ -41,9 +46,13 @@ class Row:
         return self.verdict == REFUTED
 
 
-def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
+def audit(
+    progress: Callable[[int, int, str], None] | None = None, *, check: bool = False, proofs: Path | None = None
+) -> list[Row]:
     """Decide every claim. `progress(done, total, statement)` is called before each and once at the end;
     without it a bar is shown in a terminal or a notebook.
+
+    With `check` the counterexamples are put into proofs, which `check_proof` verifies; they are written into the folder `proofs`.
 
     >>> audit()[0].verdict  # doctest: +SKIP
     'holds'
@@ -58,9 +67,14 @@ def audit(progress: Callable[[int, int, str], None] | None = None) -> list[Row]:
             began = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="behavior = 0 where target > 0")
-                refuted, numbers, decided_by = decide()
+                refuted, numbers, decided_by, proposals = decide()
+                made = [propose() for propose in proposals] if check or proofs else []
+            verified = tuple(sentence for each in made for sentence in check_proof.check(each))
+            if proofs is not None:
+                for j, each in enumerate(made):
+                    write(proofs / f"{i + 1:02}-{j + 1}.json", each)
             spent = round(time.perf_counter() - began, 3)
-            rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent))
+            rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent, verified))
         tell(total, total, "")
     return rows
 
@@ -81,15 +95,10 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in rows:
+        texts = (row.statement, row.where, row.numbers, row.decided_by)
+        statement, where, numbers, decided_by = (text.replace("|", "\\|").replace("*", "\\*") for text in texts)
         verdict = f"**{row.verdict}**" if row.refuted else row.verdict
-        cells = (row.statement, row.where, verdict, row.numbers, row.decided_by)
-        lines.append(
-            "| "
-            + " | ".join(
-                cell.replace("|", "\\|").replace("*", "\\*") if cell is not verdict else cell for cell in cells
-            )
-            + " |"
-        )
+        lines.append(f"| {statement} | {where} | {verdict} | {numbers} | {decided_by} |")
     return "\n".join(lines) + "\n"
 
 
@@ -105,7 +114,9 @@ def as_text(rows: Sequence[Row], width: int | None = None) -> str:
         cells = (
             [mark[row.refuted]],
             textwrap.wrap(row.statement, columns[1]) + textwrap.wrap(f"({row.where})", columns[1]),
-            textwrap.wrap(row.numbers, columns[2]) + textwrap.wrap(f"on: {row.decided_by}", columns[2]),
+            textwrap.wrap(row.numbers, columns[2])
+            + textwrap.wrap(f"on: {row.decided_by}", columns[2])
+            + [line for each in row.verified for line in textwrap.wrap(f"verified: {each}", columns[2])],
         )
         depth = max(map(len, cells))
         padded = [list(cell) + [""] * (depth - len(cell)) for cell in cells]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from offtrace._shared.html_templates import rendered
 
@@ -16,14 +15,16 @@ from offtrace._shared.html_templates import rendered
 class Part:
     """A part of a section: text, a table or a figure."""
 
-    template: ClassVar[str]
+    @property
+    def template(self) -> str:
+        """The name of its template, which is that of the class."""
+        return type(self).__name__.lower()
 
 
 @dataclass(frozen=True)
 class Heading(Part):
     """The title of a section that begins with no figure."""
 
-    template: ClassVar[str] = "heading"
     text: str
 
 
@@ -31,7 +32,6 @@ class Heading(Part):
 class Paragraph(Part):
     """A few sentences, in which `**so**` is bold; `kind` is "lead" above something, "note" below it."""
 
-    template: ClassVar[str] = "paragraph"
     text: str
     kind: str = "lead"
 
@@ -50,7 +50,6 @@ class Select:
 class Figure(Part):
     """A heading, what is to be seen, and the place where the script draws it."""
 
-    template: ClassVar[str] = "figure"
     title: str
     lead: str
     kind: str
@@ -79,21 +78,37 @@ class Cell:
         return "" if self.value is None or self.value != self.value else str(self.value)  # NaN is no value
 
 
+AnyCell = Cell | str | tuple[str, object]
+"""A cell, a text, or a pair (text, value)."""
+
+
 @dataclass(frozen=True)
 class Table(Part):
-    """A table that sorts by its headings; the first `texts` columns hold text, the others numbers."""
+    """A table that sorts by its headings; the first `texts` columns hold text, the others numbers.
 
-    template: ClassVar[str] = "table"
+    A text in the first column heads its row.
+    """
+
     heads: Sequence[str]
-    lines: Sequence[Sequence[Cell]]
-    texts: int
+    lines: Sequence[Sequence[AnyCell]]
+    texts: int = 1
+
+    def cells(self) -> list[list[Cell]]:
+        """The lines, with each cell as a `Cell`."""
+        return [[self._cell(i, cell) for i, cell in enumerate(line)] for line in self.lines]
+
+    def _cell(self, column: int, cell: AnyCell) -> Cell:
+        if isinstance(cell, Cell):
+            return cell
+        if isinstance(cell, tuple):
+            return Cell(*cell)
+        return Cell(cell, cell, "t", head=column == 0) if column < self.texts else Cell(cell)
 
 
 @dataclass(frozen=True)
 class Items(Part):
     """A list of notes."""
 
-    template: ClassVar[str] = "items"
     texts: Sequence[str]
 
 
@@ -101,7 +116,6 @@ class Items(Part):
 class Text(Part):
     """Text as it is: code, a command, a declaration."""
 
-    template: ClassVar[str] = "text"
     text: str
 
 
@@ -109,7 +123,6 @@ class Text(Part):
 class Folded(Part):
     """A part that is shown when somebody asks for it."""
 
-    template: ClassVar[str] = "folded"
     summary: str
     part: Part
 
@@ -118,7 +131,6 @@ class Folded(Part):
 class Pairs(Part):
     """Names and values in columns; what is None or empty is left out."""
 
-    template: ClassVar[str] = "pairs"
     columns: Sequence[Mapping[str, object]]
     kind: str = ""
 

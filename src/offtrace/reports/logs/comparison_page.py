@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from offtrace._shared.number_text import count, percent
 from offtrace.logs.comparing import Comparison
-from offtrace.reports.html.document import Cell, Fact, Figure, Heading, Page, Paragraph, Section, Table, Text
+from offtrace.reports.html.document import AnyCell, Fact, Figure, Heading, Page, Paragraph, Section, Table, Text
 from offtrace.reports.logs import figures
-from offtrace.reports.logs.figures import Words, drawable
+from offtrace.reports.logs.figures import Words, drawable, passed
 from offtrace.studies import provenance
 
 
@@ -61,50 +61,30 @@ def answer(comparison: Comparison) -> list[str]:
 
 def _drawn(comparison: Comparison) -> dict[str, object]:
     """The estimator of the ranking for each policy, as the figure of estimates has them."""
-    rows = comparison.rows
-    say = Words(next(iter(comparison.results.values())))
+    rows, best = comparison.rows, next(iter(comparison.results.values()))
+    say = Words(best)
     ends = [x for row in rows.values() for x in (row.estimate, row.low, row.high) if abs(x) < float("inf")]
     pad = 0.05 * (max(ends) - min(ends)) or 0.5
     return {
-        "rows": [
-            {
-                "method": name, "value": row.estimate, "low": drawable(row.low), "high": drawable(row.high),
-                "said": say.interval(row.low, row.high), "shown": say.number(row.estimate), "family": "fitted",
-            }
-            for name, row in rows.items()
-        ],
+        "rows": [{**say.bar(row), "method": name, "family": "fitted"} for name, row in rows.items()],
         "domain": [min(ends) - pad, max(ends) + pad],
-        "percent": f"{100 * next(iter(comparison.results.values())).confidence:g}%",
-    }  # fmt: skip
+        "percent": f"{100 * best.confidence:g}%",
+    }
 
 
 def _ranks(comparison: Comparison) -> Section:
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for i, (name, row) in enumerate(comparison.rows.items()):
-        say, less = Words(comparison.results[name]), Cell("")
+        say, less = Words(comparison.results[name]), ""
         if i < len(comparison.differences):
             d = comparison.differences[i]
-            less = Cell(
-                f"{say.number(d.estimate)} {say.interval(d.low, d.high)}" + ("" if d.clear else " ≈"),
-                drawable(d.estimate),
-            )
-        lines.append(
-            [
-                Cell(name, name, "t", head=True),
-                Cell(say.number(row.estimate), drawable(row.estimate)),
-                Cell(say.interval(row.low, row.high), drawable(row.low)),
-                Cell(say.interval(row.gain_low, row.gain_high), drawable(row.gain)),
-                less,
-                Cell(count(row.effective), row.effective),
-                Cell(f"✗ {len(row.failed)}" if row.failed else "✓", len(row.failed)),
-            ]
-        )
+            level = "" if d.clear else " ≈"
+            less = f"{say.number(d.estimate)} {say.interval(d.low, d.high)}{level}", drawable(d.estimate)
+        lines.append([name, *say.value_cells(row), less, (count(row.effective), row.effective), passed(row)])
     heads = ["Policy", "V(π)", "Interval", "V(π) − V(μ)", "More than the next", "Effective episodes", "Checks"]
     title = next(iter(comparison.rows.values())).title
     lead = f"All by {title}, from the same episodes, so that differences are taken episode by episode; ≈: 0 is in the interval."
-    return Section(
-        "ranks", "Ranking", [Heading("The ranking in numbers"), Paragraph(lead), Table(heads, lines, texts=1)]
-    )
+    return Section("ranks", "Ranking", [Heading("The ranking in numbers"), Paragraph(lead), Table(heads, lines)])
 
 
 def _estimates(name: str, comparison: Comparison) -> Section:

@@ -10,6 +10,7 @@ from offtrace.logs.diagnosis import gaps_of
 from offtrace.logs.registry import ESTIMATORS, NEEDS
 from offtrace.logs.result import RULE, Result, Row
 from offtrace.reports.html.document import (
+    AnyCell,
     Cell,
     Fact,
     Figure,
@@ -23,7 +24,7 @@ from offtrace.reports.html.document import (
     Table,
     Text,
 )
-from offtrace.reports.logs.figures import Words, data, drawable
+from offtrace.reports.logs.figures import Words, data, drawable, passed
 from offtrace.studies import provenance
 from offtrace.traces import OneStep
 
@@ -127,34 +128,15 @@ def _side_by_side(result: Result) -> Figure:
 
 def _estimates(result: Result) -> Section:
     level, bounds, say = percent(result.confidence), result.conservative, Words(result)
-    lines = [
-        [
-            Cell(row.title, row.title, "t", head=True),
-            Cell(say.number(row.estimate), drawable(row.estimate)),
-            Cell(say.number(row.standard_error), row.standard_error),
-            Cell(say.interval(row.low, row.high), drawable(row.low)),
-            Cell(say.interval(row.gain_low, row.gain_high), drawable(row.gain)),
-            Cell(count(row.effective), row.effective),
-            Cell(percent(row.largest), row.largest),
-            Cell(f"✗ {len(row.failed)}" if row.failed else "✓", len(row.failed)),
-        ]
-        for row in result.estimates
-    ]
-    heads = [
-        "Estimator",
-        "V(π)",
-        "Error",
-        f"{level} bootstrap",
-        "V(π) − V(μ)",
-        "Effective episodes",
-        "Largest share",
-        "Checks",
-    ]
-    parts: list[Part] = [
-        Heading("The estimates in numbers"),
-        Paragraph("Click a heading to sort."),
-        Table(heads, lines, texts=1),
-    ]
+    lines: list[list[AnyCell]] = []
+    for row in result.estimates:
+        error, effective = (say.number(row.standard_error), row.standard_error), (count(row.effective), row.effective)
+        largest = percent(row.largest), row.largest
+        value, *intervals = say.value_cells(row)
+        lines.append([row.title, value, error, *intervals, effective, largest, passed(row)])
+    heads = ["Estimator", "V(π)", "Error", f"{level} bootstrap", "V(π) − V(μ)", "Effective episodes", "Largest share"]
+    parts: list[Part] = [Heading("The estimates in numbers"), Paragraph("Click a heading to sort.")]
+    parts.append(Table([*heads, "Checks"], lines))
     if bounds is not None:
         kind = "would be the guaranteed one, were μ known" if result.mu_estimated else "needs no large sample"
         why = f": {bounds.empty}" if bounds.empty else ""
@@ -166,13 +148,12 @@ def _estimates(result: Result) -> Section:
 
 def _checks(result: Result) -> Section:
     """Every check of every estimator, those that failed first."""
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for row in result.estimates:
+        name = row.title + (" (headline)" if row is result.headline else "")
         for check in sorted(row.checks, key=lambda each: not each.failed):
-            verdict = Cell("✗" if check.failed else "✓", int(not check.failed))
-            name = row.title + (" (headline)" if row is result.headline else "")
-            said = [Cell(text, text, "t", head=i == 0) for i, text in enumerate((name, check.kind))]
-            lines.append([*said, verdict, Cell(check.words, check.words, "t words")])
+            verdict = "✗" if check.failed else "✓", int(not check.failed)
+            lines.append([name, check.kind, verdict, Cell(check.words, check.words, "t words")])
     lead = f"Each estimator is looked at for its own kinds of failure. By a stated rule, {RULE}."
     table = Table(["Estimator", "Check", "Passed", "Found"], lines, texts=2)
     return Section("checks", "Checks", [Heading("What can go wrong, and what the checks say"), Paragraph(lead), table])
@@ -180,12 +161,8 @@ def _checks(result: Result) -> Section:
 
 def _equations(result: Result) -> Table:
     """The entries of the registry that this page shows."""
-    lines: list[list[Cell]] = []
-    for row in result.estimates:
-        entry = ESTIMATORS[row.estimator]
-        needs = listed([NEEDS[need] for need in entry.needs])
-        texts = (row.title, entry.equation, needs or "no μ")
-        lines.append([Cell(text, text, "t", head=i == 0) for i, text in enumerate(texts)])
+    entries = [(row.title, ESTIMATORS[row.estimator]) for row in result.estimates]
+    lines = [[title, e.equation, listed([NEEDS[need] for need in e.needs]) or "no μ"] for title, e in entries]
     return Table(["Estimator", "V(π)", "Needs"], lines, texts=3)
 
 
@@ -236,11 +213,11 @@ def _leaving(result: Result) -> Section:
         f"{'in that state' if tabular else 'anywhere'}. Of that the data say nothing. What matters most comes first: the share "
         "of all steps at which the target policy would do so."
     )
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for gap in gaps[:GAPS]:
         state = [] if gap.state is None else [Cell(str(gap.state), gap.state, "t", head=True)]
-        known = [Cell(str(gap.action), gap.action, "t"), Cell(number(gap.probability), gap.probability)]
-        lines.append([*state, *known, Cell(f"{gap.visits:,}", gap.visits), Cell(percent(gap.share), gap.share)])
+        known = [Cell(str(gap.action), gap.action, "t"), (number(gap.probability), gap.probability)]
+        lines.append([*state, *known, (f"{gap.visits:,}", gap.visits), (percent(gap.share), gap.share)])
     heads = ["State", "Action", "π(a|s)", "Steps in the state", "Share of all steps"]
     heads = heads if tabular else ["Action", "mean π(a|s)", "Steps", "Share of all steps"]
     parts += [Paragraph(lead), Table(heads, lines, texts=2 if tabular else 1)]
@@ -260,42 +237,40 @@ def _overlap(result: Result) -> Section:
     lines = [
         [
             Cell(str(each.action), each.action, "t", head=True),
-            Cell(f"{each.steps:,}", each.steps),
-            Cell(percent(each.logged), each.logged),
-            Cell(percent(each.target), each.target),
-            Cell(count(each.effective), each.effective),
+            (f"{each.steps:,}", each.steps),
+            (percent(each.logged), each.logged),
+            (percent(each.target), each.target),
+            (count(each.effective), each.effective),
         ]
         for each in actions[:GAPS]
     ]
     heads = ["Action", "Steps logged", "Share of steps", "Share under π", "Effective steps"]
-    parts: list[Part] = [Heading("Overlap, action by action"), Paragraph(lead), Table(heads, lines, texts=1)]
+    parts: list[Part] = [Heading("Overlap, action by action"), Paragraph(lead), Table(heads, lines)]
     if len(actions) > GAPS:
-        rest = sum(each.target for each in actions[GAPS:])
-        parts.append(
-            Paragraph(f"The target policy takes {len(actions) - GAPS:,} more in {percent(rest)} of the steps.", "note")
-        )
+        rest = percent(sum(each.target for each in actions[GAPS:]))
+        parts.append(Paragraph(f"The target policy takes {len(actions) - GAPS:,} more in {rest} of the steps.", "note"))
     return Section("overlap", "Overlap", parts)
 
 
 def _parts(result: Result) -> Section:
     """Segments and other discounts."""
     say = Words(result)
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for part in result.parts():
-        name = Cell(part["part"], part["part"], "t", head=True)
+        name = part["part"]
         if "estimate" not in part:
-            lines.append([name, *[Cell("–")] * 5, Cell(part["failed"], 1, "t words")])
+            lines.append([name, *["–"] * 5, Cell(part["failed"], 1, "t words")])
             continue
         row = result.segments.get(part["part"])
         level = say if row is None or isinstance(row, str) else Words(row)
         lines.append(
             [
                 name,
-                Cell(f"{part['episodes']:,}", part["episodes"]),
-                Cell(level.number(part["estimate"]), drawable(part["estimate"])),
-                Cell(level.interval(part["low"], part["high"]), drawable(part["low"])),
-                Cell(level.interval(part["difference_low"], part["difference_high"]), drawable(part["difference"])),
-                Cell(count(part["effective_episodes"]), part["effective_episodes"]),
+                (f"{part['episodes']:,}", part["episodes"]),
+                (level.number(part["estimate"]), drawable(part["estimate"])),
+                (level.interval(part["low"], part["high"]), drawable(part["low"])),
+                (level.interval(part["difference_low"], part["difference_high"]), drawable(part["difference"])),
+                (count(part["effective_episodes"]), part["effective_episodes"]),
                 Cell(f"✗ {part['failed']}" if part["failed"] else "✓", int(bool(part["failed"])), "t words"),
             ]
         )
@@ -304,9 +279,7 @@ def _parts(result: Result) -> Section:
         f"Each segment is evaluated from its own episodes, each discount from all. Of {len(lines)} intervals of "
         f"{percent(result.confidence)} some may miss by chance."
     )
-    return Section(
-        "parts", "Parts", [Heading("Segments and other discounts"), Paragraph(lead), Table(heads, lines, texts=1)]
-    )
+    return Section("parts", "Parts", [Heading("Segments and other discounts"), Paragraph(lead), Table(heads, lines)])
 
 
 def _read(result: Result) -> Section:

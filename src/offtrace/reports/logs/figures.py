@@ -11,7 +11,8 @@ from offtrace.logs import notebook_table
 from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import Sampled
 from offtrace.logs.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
-from offtrace.logs.result import Result
+from offtrace.logs.result import Result, Row
+from offtrace.reports.html.document import AnyCell
 from offtrace.traces import QLambda
 
 Drawn = dict[str, object]
@@ -47,16 +48,7 @@ def data(result: Result) -> Drawn:
     say = Words(result)
     styles = STYLES | {result.trace.title: 0}
     rows = [
-        {
-            "method": row.title,
-            "value": row.estimate,
-            "low": drawable(row.low),
-            "high": drawable(row.high),
-            "said": say.interval(row.low, row.high),
-            "shown": say.number(row.estimate),
-            "family": ESTIMATORS[row.estimator].family,
-        }
-        for row in result.estimates
+        {**say.bar(row), "method": row.title, "family": ESTIMATORS[row.estimator].family} for row in result.estimates
     ]
     methods = {row["method"]: FAMILIES.get(row["family"], OTHERS) for row in rows} | styles
     return {
@@ -66,6 +58,11 @@ def data(result: Result) -> Drawn:
         "weights": _weights(result),
         "credit": _credit(result),
     }
+
+
+def passed(row: Row) -> AnyCell:
+    """A cell that says how many checks of an estimate failed."""
+    return f"✗ {len(row.failed)}" if row.failed else "✓", len(row.failed)
 
 
 def drawable(x: float) -> float:
@@ -154,6 +151,19 @@ class Words:
     def interval(self, low: float, high: float) -> str:
         """`[0.91, 0.95]`, or –."""
         return fixed_interval(low, high, self.digits) or "–"
+
+    def bar(self, row: Row) -> Drawn:
+        """An estimate with its interval, as the figure of estimates has it."""
+        ends = {"low": drawable(row.low), "high": drawable(row.high), "said": self.interval(row.low, row.high)}
+        return {"value": row.estimate, "shown": self.number(row.estimate), **ends}
+
+    def value_cells(self, row: Row) -> list[AnyCell]:
+        """An estimate, its interval, and that of what it is above V(μ)."""
+        return [
+            (self.number(row.estimate), drawable(row.estimate)),
+            (self.interval(row.low, row.high), drawable(row.low)),
+            (self.interval(row.gain_low, row.gain_high), drawable(row.gain)),
+        ]
 
     def conservative(self, bounds: Conservative) -> str:
         """The same, or that it is empty."""

@@ -70,26 +70,14 @@ class Chart:
                 panels.append({"name": name, **panel._asdict()})
             else:
                 panels.append({"name": name, "lines": [line._asdict() for line in panel]})
-        return {
-            "kind": self.kind,
-            "xlabel": self.xlabel,
-            "ylabel": self.ylabel,
-            "log": self.logarithmic,
-            "panels": panels,
-        }
+        labels = {"xlabel": self.xlabel, "ylabel": self.ylabel, "log": self.logarithmic}
+        return {"kind": self.kind, **labels, "panels": panels}
 
 
 def charts(shown: Views) -> list[Chart]:
     """All figures that the study has something for, in their order on the page."""
-    figures = [
-        *_head(shown),
-        *_standing(shown),
-        *_tradeoff(shown),
-        *_over_ages(shown),
-        *_learning(shown),
-        *_sweeps(shown),
-    ]
-    return [*figures, *_heat(shown)]
+    parts = (_head, _standing, _tradeoff, _over_ages, _learning, _sweeps, _heat)
+    return [chart for part in parts for chart in part(shown)]
 
 
 def _head(shown: Views) -> list[Chart]:
@@ -204,10 +192,8 @@ def _learning(shown: Views) -> list[Chart]:
     if not shown.learning:
         return []
     lines = [line for lines in shown.learning.values() for line in lines]
-    lams, ages = (
-        sorted({x for x in values if x is not None})
-        for values in zip(*((one.lam, one.age) for one in lines), strict=True)
-    )
+    lams = sorted({line.lam for line in lines if line.lam is not None})
+    ages = sorted({line.age for line in lines if line.age is not None})
     controls = []
     if len(lams) > 1:
         each = [(f"{lam:g}", f"λ = {lam:g}") for lam in lams]
@@ -235,10 +221,8 @@ def _sweeps(shown: Views) -> list[Chart]:
 
 def _against(shown: Views) -> list[Select]:
     """A choice of the trace whose line is subtracted from the others, so that lines which lie on each other can be told apart."""
-    methods = shown.summary.methods
-    return (
-        [Select("Less the line of", "against", [("", "none"), *((m, m) for m in methods)])] if len(methods) > 1 else []
-    )
+    options = [("", "none"), *((method, method) for method in shown.summary.methods)]
+    return [Select("Less the line of", "against", options)] if len(options) > 2 else []
 
 
 def _heat(shown: Views) -> list[Chart]:

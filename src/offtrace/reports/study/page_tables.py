@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from offtrace._shared.number_text import interval, number, with_interval
-from offtrace.reports.html.document import Cell, Paragraph, Part, Table
-from offtrace.reports.study.views import Row, Views
+from offtrace.reports.html.document import AnyCell, Cell, Paragraph, Part, Table
+from offtrace.reports.study.views import Row, Views, mean_and_half
 from offtrace.reports.study.words import age_label
 
-NONE = Cell("–")
+NONE = "–"
 
 
 def aged(shown: Views) -> list[Part]:
@@ -17,52 +17,42 @@ def aged(shown: Views) -> list[Part]:
     baseline = shown.summary.baseline
     rows = {(row["method"], row["age"]): row for row in shown.at_each_age.iter_rows(named=True)}
     ages = sorted({age for _, age in rows})
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for method in shown.summary.methods:
-        line = [_name(method)]
+        line: list[AnyCell] = [method]
         for age in ages:
             row = rows.get((method, age), {})
-            line += [_estimate(row, "iqm", "low", "high"), _difference(row)]
+            line.append(_estimate(row, "iqm", "low", "high"))
+            line.append(_estimate(row, "difference", "difference_low", "difference_high", signed=True))
         lines.append(line)
     heads = [head for age in ages for head in (f"{age:,.0f}", f"to {baseline}")]
     lead = (
         f"Interquartile means by {age_label(shown.facts)}, and differences to {baseline}: bold where the 95% interval "
     )
-    return [Paragraph(f"{lead}leaves out 0."), Table(["Trace", *heads], lines, texts=1)]
+    return [Paragraph(f"{lead}leaves out 0."), Table(["Trace", *heads], lines)]
 
 
 def by_environment(shown: Views) -> Table:
     """Traces down, environments across; each trace at its best λ."""
-    names = shown.summary.environments
-    cells = {(row["method"], row["environment"]): row for row in shown.at_best().iter_rows(named=True)}
     scores = {row["method"]: row for row in shown.summary.iqm.iter_rows(named=True)}
     edges = {(r["method"], r["environment"], r["lam"]) for r in shown.edges().filter("edge").iter_rows(named=True)}
-    lines = [
-        [
-            _name(method),
-            *(
-                _mean(cells[method, name], settings=True, edges=edges) if (method, name) in cells else NONE
-                for name in names
-            ),
-            _estimate(scores.get(method, {}), "iqm", "low", "high"),
-        ]
-        for method in shown.summary.methods
-    ]
-    return Table(["Trace", *names, "Interquartile mean"], lines, texts=1)
+    means = shown.cells(lambda row: _mean(row, settings=True, edges=edges), NONE)
+    lines = [[name, *cells, _estimate(scores.get(name, {}), "iqm", "low", "high")] for name, cells in means.items()]
+    return Table(["Trace", *shown.summary.environments, "Interquartile mean"], lines)
 
 
 def every_lambda(shown: Views) -> Table:
     """One line for each environment, trace and λ."""
     lines = [
         [
-            Cell(row["environment"], row["environment"], "t"),
-            Cell(row["method"], row["method"], "t"),
+            row["environment"],
+            row["method"],
             _parameter(row["lam"]),
             _parameter(row["alpha"]),
             _mean(row),
-            Cell(interval(row["low"], row["high"]), row["low"]),
-            Cell(str(row["n"]), row["n"]),
-            Cell("tuned" if row["best_lam"] else "", int(row["best_lam"])),
+            (interval(row["low"], row["high"]), row["low"]),
+            (str(row["n"]), row["n"]),
+            ("tuned" if row["best_lam"] else "", int(row["best_lam"])),
         ]
         for row in shown.summary.table.iter_rows(named=True)
     ]
@@ -72,7 +62,7 @@ def every_lambda(shown: Views) -> Table:
 
 def of_map(shown: Views) -> Table:
     """One line for each environment, trace and λ of a map: contraction, variance and bias."""
-    lines: list[list[Cell]] = []
+    lines: list[list[AnyCell]] = []
     for environment, clouds in shown.tradeoff.items():
         front = set(shown.front(environment))
         for cloud in clouds:
@@ -80,45 +70,32 @@ def of_map(shown: Views) -> Table:
             for lam, lower, upper, y, bias in points:
                 middle = None if lower is None or upper is None else (lower + upper) / 2
                 unbeaten = (cloud.method, lam) in front
-                names = [Cell(environment, environment, "t"), Cell(cloud.method, cloud.method, "t"), _parameter(lam)]
-                numbers = [Cell(number(x), x) for x in (middle, y, bias)]
-                lines.append([*names, *numbers, Cell("yes" if unbeaten else "", int(unbeaten))])
+                numbers = [(number(x), x) for x in (middle, y, bias)]
+                last = "yes" if unbeaten else "", int(unbeaten)
+                lines.append([environment, cloud.method, _parameter(lam), *numbers, last])
     return Table(["Environment", "Trace", "λ", "Contraction", "Variance", "Bias", "Unbeaten"], lines, texts=2)
 
 
-def _name(method: str) -> Cell:
-    return Cell(method, method, "t", head=True)
+def _parameter(x: float | None) -> tuple[str, object]:
+    return NONE if x is None else f"{x:g}", x
 
 
-def _parameter(x: float | None) -> Cell:
-    return Cell("–" if x is None else f"{x:g}", x)
-
-
-def _estimate(row: Row, name: str, low: str, high: str, *, sign: str = "") -> Cell:
-    """`0.93 [0.91, 0.95]`, the interval in small letters."""
+def _estimate(row: Row, name: str, low: str, high: str, *, signed: bool = False) -> Cell | str:
+    """`0.93 [0.91, 0.95]`, the interval in small letters. A difference has its sign, and is bold if its interval leaves out 0."""
     value = row.get(name)
     if value is None:
         return NONE
     text, _, ends = with_interval(value, row[low], row[high]).partition(" ")
-    return Cell(sign + text, value, small=ends)
+    apart = signed and (row[low] > 0 or row[high] < 0)
+    return Cell("+" * (signed and value > 0) + text, value, small=ends, strong=apart)
 
 
-def _difference(row: Row) -> Cell:
-    """`+0.12 [0.08, 0.16]`, in bold where the interval leaves out 0."""
-    value = row.get("difference")
-    if value is None:
-        return NONE
-    cell = _estimate(row, "difference", "difference_low", "difference_high", sign="+" * (value > 0))
-    apart = row["difference_low"] > 0 or row["difference_high"] < 0
-    return Cell(cell.text, value, small=cell.small, strong=apart)
-
-
-def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> Cell:
+def _mean(row: Row, *, settings: bool = False, edges: Collection[tuple[str, str, float | None]] = ()) -> AnyCell:
     """`1273 ± 19`, and in small letters its λ and α."""
     if row["failed"]:
         return Cell("failed ", small=f"{row['failed']} of {row['n']}")
-    half = (row["high"] - row["low"]) / 2
-    text = number(row["mean"], half) + (f" ± {number(half, half)}" if half == half else "")
+    mean, half = mean_and_half(row)
+    text = mean if half == NONE else f"{mean} ± {half}"
     at = [f"{name} {row[key]:g}" for name, key in (("λ", "lam"), ("α", "alpha")) if row[key] is not None]
     at += ["edge"] if (row["method"], row["environment"], row["lam"]) in edges else []
     return Cell(text, row["mean"], row["mark"], small=", ".join(at) if settings else "")

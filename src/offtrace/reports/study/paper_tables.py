@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from offtrace._shared.number_text import number
 from offtrace.reports.report_files import put
-from offtrace.reports.study.views import Views
+from offtrace.reports.study.views import Row, Views, mean_and_half
 from offtrace.traces.registry import rules
 
 COLUMNS = ["environment", "method", "lam", "alpha", "mean", "low", "high", "n", "failed", "mark"]
@@ -30,15 +29,14 @@ SIGNS = GREEK | {"−": "$-$", "–": "--", "’": "'", "“": "``", "”": "''"
 
 def write(shown: Views, folder: Path) -> None:
     """`table.csv` and `table.tex`, each trace at its tuned λ and α, and `traces.bib`, into a folder."""
-    put(shown.at_best().select(COLUMNS).write_csv().encode(), folder / "table.csv")
+    put(shown.best.select(COLUMNS).write_csv().encode(), folder / "table.csv")
     put(latex(shown).encode(), folder / "table.tex")
     put(bibtex(shown.summary.methods).encode(), folder / "traces.bib")
 
 
 def latex(shown: Views) -> str:
     """Traces down, environments across; bold is the best mean, underlined what is not told apart from it. It needs booktabs."""
-    best, environments = shown.at_best(), shown.summary.environments
-    cells = {(row["method"], row["environment"]): _cell(row) for row in best.iter_rows(named=True)}
+    environments = shown.summary.environments
     lines = [
         "% Mean ± half of its 95% interval; bold: the best, underlined: not told apart from it in pairs of the same seed.",
         rf"\begin{{tabular}}{{l{'r' * len(environments)}}}",
@@ -46,18 +44,13 @@ def latex(shown: Views) -> str:
         " & ".join(["", *map(escaped, environments)]) + r" \\",
         r"\midrule",
     ]
-    for method in shown.summary.methods:
-        row = [escaped(method), *(cells.get((method, place), "--") for place in environments)]
-        lines.append(" & ".join(row) + r" \\")
+    for method, cells in shown.cells(_cell, "--").items():
+        lines.append(" & ".join([escaped(method), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _cell(row: dict[str, float | str | None]) -> str:
-    mean, low, high = (float(row[name] or 0.0) for name in ("mean", "low", "high"))
-    half = (high - low) / 2
-    text = (
-        f"{number(mean, half)} \\pm {number(half, half)}".replace("−", "-").replace(",", "{,}").replace("∞", r"\infty")
-    )
+def _cell(row: Row) -> str:
+    text = r" \pm ".join(mean_and_half(row)).replace("−", "-").replace(",", "{,}").replace("∞", r"\infty")
     wrapped = {"best": rf"\mathbf{{{text}}}", "level": rf"\underline{{{text}}}"}.get(str(row["mark"]), text)
     return f"${wrapped}$"
 

@@ -71,7 +71,7 @@ def differences(samples: pl.DataFrame, methods: list[str], *, seed: int = SEED) 
         in_pairs = all(x["seed"].equals(y["seed"]) for x, y in pairs)
         parts = [part["score"].to_numpy() for side in zip(*pairs, strict=True) for part in side]
         whole = float(difference(*parts))
-        low, high = (paired if in_pairs else resampled_difference)(parts, whole, seed)
+        low, high = paired(parts, whole, seed) if in_pairs else resampled(parts, difference, whole, seed)
         rows.append((other, whole, low, high, in_pairs))
     schema = {"method": pl.String, "difference": pl.Float64, "low": pl.Float64, "high": pl.Float64}
     return pl.DataFrame(rows, schema={**schema, "in_pairs": pl.Boolean}, orient="row")
@@ -104,11 +104,6 @@ def difference(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
     """The interquartile mean of the first half of the parts minus that of the second half."""
     half = len(parts) // 2
     return interquartile_mean(*parts[:half], axis=axis) - interquartile_mean(*parts[half:], axis=axis)
-
-
-def resampled_difference(parts: list[np.ndarray], whole: float, seed: int) -> tuple[float, float]:
-    """The interval of a difference whose parts are all resampled by themselves."""
-    return resampled(parts, difference, whole, seed)
 
 
 def paired(parts: list[np.ndarray], whole: float, seed: int) -> tuple[float, float]:

@@ -37,22 +37,18 @@ class Summary:
     environments: list[str]
     configurations: pl.DataFrame  # phase, environment, method, lam, alpha, age: mean, low, high, n, failed
     chosen: pl.DataFrame  # environment, method, lam, age: the tuned alpha
-    table: (
-        pl.DataFrame
-    )  # the final phase at each tuned α; `best_lam` marks each method's λ, `mark` the best and its ties
+    table: pl.DataFrame  # the final phase at each tuned α; `best_lam` marks a method's λ, `mark` the best and ties
     runs: pl.DataFrame  # environment, method, lam, seed, value: the runs that the table is of
     iqm: pl.DataFrame  # method: iqm, low, high, strata, n
     improvement: pl.DataFrame  # better, worse: probability; low and high for pairs of the first method
-    differences: (
-        pl.DataFrame
-    )  # method, difference, low, high, in_pairs: by how much the first of `iqm` is above each other
+    differences: pl.DataFrame  # method: how far the first of `iqm` is above it: difference, low, high, in_pairs
     zeros: bool  # whether 0 is a random policy, in every environment
     each_age: pl.DataFrame  # environment, method, seed, age: score; empty where the study has no two ages
     diverged: int  # runs at a tuned α whose learner diverged
     baseline: str  # the method from which `against` measures
     against: (
         pl.DataFrame
-    )  # environment (or "": the mean over all), method: difference, low, high, n; in the metric's units
+    )  # environment ("": the mean over all), method: difference, low, high, n, in the metric's units
 
     def leaders(self) -> list[str]:
         """The method with the best interquartile mean, and those that are not told apart from it."""
@@ -71,7 +67,9 @@ def summarise(
 
     `zeros` are values, by environment, that have the score 0.
     """
-    sign = _sign(better)
+    if better not in ("higher", "lower"):
+        raise ValueError(f'better is "higher" or "lower", and {better!r} was given.')
+    sign = 1 if better == "higher" else -1
     if rows.is_empty():
         raise ValueError("there are no rows to summarise; run the study first (offtrace study run).")
     rows = method_names.with_methods(rows)
@@ -155,17 +153,9 @@ def configurations(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _means(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
-    frame = (
-        rows.with_columns(value)
-        .group_by(keys)
-        .agg(
-            mean=pl.col("value").mean(),
-            deviation=pl.col("value").std(),
-            n=pl.len(),
-            failed=(~pl.col("value").is_finite()).sum(),
-        )
-        .sort(keys)
-    )
+    of_value = {"mean": pl.col("value").mean(), "deviation": pl.col("value").std()}
+    failed = (~pl.col("value").is_finite()).sum()
+    frame = rows.with_columns(value).group_by(keys).agg(**of_value, n=pl.len(), failed=failed).sort(keys)
     n = frame["n"].to_numpy().astype(float)
     deviation = frame["deviation"].fill_null(float("nan")).to_numpy()
     with np.errstate(invalid="ignore"):
@@ -264,9 +254,8 @@ def scale(samples: pl.DataFrame, sign: int, zeros: dict[str, float] | None = Non
     Where `zeros` has the environment, such as the return of a random policy, that is 0. The scale is not resampled. Where all
     methods tie, but for rounding, there is nothing to scale by: its span is ∞, so that all scores are 0.
     """
-    middle = (
-        pl.col("score").sort().slice(pl.len() // 4, pl.len() - 2 * (pl.len() // 4)).mean()
-    )  # trim_mean, for all at once
+    quarter = pl.len() // 4
+    middle = pl.col("score").sort().slice(quarter, pl.len() - 2 * quarter).mean()  # trim_mean, for all at once
     means = _finite(samples, sign).group_by("environment", "method").agg(mean=middle)
     ends = means.group_by("environment").agg(worst=pl.col("mean").min(), best=pl.col("mean").max())
     known = {name: sign * value for name, value in (zeros or {}).items()}
@@ -288,9 +277,3 @@ def _finite(samples: pl.DataFrame, sign: int) -> pl.DataFrame:
     value = pl.col("value").cast(pl.Float64).fill_null(float("nan"))
     samples = samples.with_columns(score=pl.when(value.is_finite()).then(sign * value))
     return samples.with_columns(pl.col("score").fill_null(pl.col("score").min().over("environment")).fill_null(0.0))
-
-
-def _sign(better: str) -> int:
-    if better not in ("higher", "lower"):
-        raise ValueError(f'better is "higher" or "lower", and {better!r} was given.')
-    return 1 if better == "higher" else -1

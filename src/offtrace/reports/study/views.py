@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
+from offtrace._shared.number_text import number
 from offtrace.reports.study import method_names, resampling, statistics
 
 UNBIASED = 1e-6
@@ -73,7 +74,8 @@ class Views:
     """What the page and the paper show of a study: its `summary`, and one attribute for each kind of figure.
 
     `learning`, `sweeps`, `ages`, `tradeoff` and `heat` are dictionaries from an environment to its panel, `aged` is one from
-    what is shown over all environments; one that the study has nothing for is empty.
+    what is shown over all environments; one that the study has nothing for is empty. `best` is the table of the summary with each
+    method at its best λ only, marked anew.
     """
 
     def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts, folder: Path | None = None) -> None:
@@ -87,7 +89,7 @@ class Views:
         }
         self.summary = statistics.summarise(rows, facts.get("better", "higher"), zeros=zeros or None)
         self.at_each_age = resampling.at_each_age(self.summary.each_age, self.summary.methods, self.summary.baseline)
-        self._best = statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
+        self.best = statistics.marked(self.summary.table.filter("best_lam"), self.summary.runs, self.summary.better)
         self._place = {name: i for i, name in enumerate([*self.summary.environments, *self.summary.methods])}
         self.sweeps = self._sweeps()
         self.heat = self._heat()
@@ -102,9 +104,11 @@ class Views:
         ages = self.summary.configurations["age"].drop_nulls()
         return len(ages) > 0 and 0 < 20 * float(ages.min()) <= 2.5 * float(ages.max())  # pyright: ignore[reportArgumentType]
 
-    def at_best(self) -> pl.DataFrame:
-        """The table with each method at its best λ only, marked anew."""
-        return self._best
+    def cells(self, cell: Callable[[Row], T], none: T) -> dict[str, list[T]]:
+        """For each method what `cell` makes of its row of `best` in each environment; `none` where it has no row there."""
+        rows = {(row["method"], row["environment"]): row for row in self.best.iter_rows(named=True)}
+        drawn = {place: cell(row) for place, row in rows.items()}
+        return {m: [drawn.get((m, name), none) for name in self.summary.environments] for m in self.summary.methods}
 
     def _panels(self, frame: pl.DataFrame, line: Callable[[str, pl.DataFrame], T | list[T]]) -> dict[str, list[T]]:
         """`line(method, part)` for each environment and method, in their order; what it leaves out is None."""
@@ -295,6 +299,12 @@ def titles(environments: list[str]) -> dict[str, str]:
         titles_of[name] = title[:1].upper() + title[1:] + (f" ({told})" if told else "")
     unique = len(set(titles_of.values())) == len(titles_of)
     return titles_of if unique else {name: name for name in environments}
+
+
+def mean_and_half(row: Row) -> tuple[str, str]:
+    """A mean and half of its 95% interval, as texts with the same decimals."""
+    half = (row["high"] - row["low"]) / 2
+    return number(row["mean"], half), number(half, half)
 
 
 def _behind(line: Line, base: Line, i: int, better: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from offtrace._shared.number_text import counted, listed, number, with_interval
-from offtrace.reports.study.views import Facts, Views
+from offtrace.reports.study.views import Facts, Views, mean_and_half
 
 METRICS = {
     "auc": "AUC",
@@ -122,12 +122,12 @@ def finding(shown: Views) -> list[str]:
     else:
         said = f"No trace is ahead of **{summary.baseline}** {over} in {unit(shown.facts)}, beyond the 95% interval."
     level = [row for row in rows if row not in ahead and row not in behind]
-    groups = (
-        (f"Also ahead of {summary.baseline}", ahead[1:]),
-        ("Behind it", behind[::-1]),
-        ("Not told apart from it", level),
-    )
-    for words, group in groups:
+    others = {
+        f"Also ahead of {summary.baseline}": ahead[1:],
+        "Behind it": behind[::-1],
+        "Not told apart from it": level,
+    }
+    for words, group in others.items():
         if group:
             said += f" {words}: {listed([quoted(row['method']) for row in group])}."
     return [said, *_over_lambda(shown, rows[0]["method"] if ahead else summary.baseline)]
@@ -137,7 +137,7 @@ def _over_lambda(shown: Views, first: str) -> list[str]:
     """At which λ the first trace is best, and which traces collapse as λ grows."""
     if not shown.sweeps:
         return []
-    best = shown.at_best().filter(method=first).drop_nulls("lam")
+    best = shown.best.filter(method=first).drop_nulls("lam")
     if best.is_empty():
         return []
     lams, counts = best["lam"].to_list(), len(best)
@@ -182,12 +182,9 @@ def answer(shown: Views) -> list[str]:
 
 def _standing(shown: Views) -> str:
     """Who leads by the interquartile mean, and whether the data can tell."""
-    iqm, table = shown.summary.iqm, shown.at_best()
+    iqm, table = shown.summary.iqm, shown.best
     if len(shown.summary.methods) == 1 or iqm.is_empty():
-        means = [
-            f"{number(row['mean'], (row['high'] - row['low']) / 2)} in {row['environment']}"
-            for row in table.iter_rows(named=True)
-        ]
+        means = [f"{mean_and_half(row)[0]} in {row['environment']}" for row in table.iter_rows(named=True)]
         return f"{listed(shown.summary.methods)}: {metric(shown.facts)} {listed(means)}."
     first, *rest = iqm.iter_rows(named=True)
     place = _places(len(shown.summary.environments))

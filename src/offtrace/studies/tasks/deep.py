@@ -73,11 +73,8 @@ def to_columns(reports: np.ndarray, lam: np.ndarray, seed: np.ndarray, metric: s
     value is NaN, and so is its curve from there on.
     """
     diverged = np.logical_or.accumulate(~np.isfinite(reports["loss"]))
-    steps, total, n = (
-        reports["frames"][:, 0],
-        np.nan_to_num(reports["return"]) * reports["episodes"],
-        reports["episodes"],
-    )
+    steps, n = reports["frames"][:, 0], reports["episodes"]
+    total = np.nan_to_num(reports["return"]) * n
     blocks = np.array_split(np.arange(len(reports)), min(POINTS, len(reports)))
     thin = np.stack(
         [_carried([total[b, i].sum() for b in blocks], [n[b, i].sum() for b in blocks]) for i in range(n.shape[1])]

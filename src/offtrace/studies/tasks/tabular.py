@@ -14,6 +14,7 @@ from offtrace.learners import published
 from offtrace.learners.result import Learned
 from offtrace.mdps import MDP
 from offtrace.studies import environments, policies
+from offtrace.studies.fields import Table
 from offtrace.studies.plan import Job
 from offtrace.studies.traces import make
 
@@ -27,7 +28,7 @@ def trace_of(job: Job) -> Any:
     return make(job.unit.trace, json.loads(job.unit.parameters or "{}"), job.unit.lam)
 
 
-def _arguments(job: Job) -> environments.Arguments:
+def _arguments(job: Job) -> Table:
     p = job.protocol
     memory = learners.Replay(p.capacity, p.every, p.batch, p.length)
     return {
@@ -75,9 +76,8 @@ def evaluate(job: Job) -> tuple[Columns, Columns]:
     """Rows and curve of a unit of the tasks "evaluation" and "replay"."""
     mdp, p, unit = environments.mdp(job.unit.environment), job.protocol, job.unit
     if job.task == "replay":
-        now, then = (
-            policies.ageing(unit.environment, p.updates, p.rate, p.temperature, age) for age in (0, unit.age or 0)
-        )
+        how = unit.environment, p.updates, p.rate, p.temperature
+        now, then = policies.ageing(*how, age=0), policies.ageing(*how, age=unit.age or 0)
     else:
         now, then = policies.policy(p.target, mdp), policies.policy(p.behavior, mdp)
     arguments = {"target": now, "behavior": then, "certify": False, **_arguments(job)}
@@ -86,9 +86,7 @@ def evaluate(job: Job) -> tuple[Columns, Columns]:
     return _by_error(job, learners.evaluate(trace_of(job), mdp, points=POINTS, **arguments))
 
 
-def _by_weighted_error(
-    job: Job, mdp: MDP, pi: np.ndarray, arguments: environments.Arguments
-) -> tuple[Columns, Columns]:
+def _by_weighted_error(job: Job, mdp: MDP, pi: np.ndarray, arguments: Table) -> tuple[Columns, Columns]:
     """Learners give their Q at the end only; but a run of half the steps is the first half of the run."""
     weights, errors = policies.visits(mdp, pi), []
     truth: np.ndarray = mdp.q(pi)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 import offtrace.traces as ot
@@ -9,6 +11,7 @@ from offtrace.mdps import alternating, one_state_two_actions, powers_of_two, q_l
 from offtrace.operators.auditing.claims.common import FIRST_ACTION, Found, battery, claim, operators, sizes
 from offtrace.operators.falsify import falsify
 from offtrace.operators.operator import Operator
+from offtrace.operators.proofs import proof
 
 SEARCH = 1.0
 """Seconds that each search of the audit may take."""
@@ -28,7 +31,8 @@ def _q_lambda() -> Found:
         f"largest ‖Z‖ − γ(1−λ+λε)/(1−λγ), ε = max ‖π − μ‖₁: {excess:.1e}, where {near} of "
         f"{3 * len(battery())} such bounds are below 1. Far apart, λ = 1: {sizes(far)}"
     )
-    return Found(excess > 1e-9 or not far.spectral_radius > 1, numbers, "random MDPs; q_lambda_tight(gamma=0.9)")
+    shown = (partial(proof, ot.QLambda(1.0), mdp, pi, mu),)
+    return Found(excess > 1e-9 or not far.spectral_radius > 1, numbers, "random MDPs; q_lambda_tight(gamma=0.9)", shown)
 
 
 def searched(*traces: ot.Trace) -> Found:
@@ -67,7 +71,8 @@ def _truncated_is_by_lag() -> Found:
     mdp, pi, mu = alternating()
     whole, one = (Operator(ot.TruncatedIS(bound=(0.0, d, 0.0)), mdp, target=pi, behavior=mu) for d in (2.25, 1.0))
     numbers = f"off-policy, d = (0, 9/4, 0, …), so that β_2 = ρ₁ρ₂: {sizes(whole)}; d = (0, 1, 0, …): {sizes(one)}"
-    return Found(whole.spectral_radius > 1, numbers, "alternating(gamma=0.9)")
+    shown = tuple(partial(proof, op.trace, mdp, pi, mu) for op in (whole, one))
+    return Found(whole.spectral_radius > 1, numbers, "alternating(gamma=0.9)", shown)
 
 
 @claim("Truncated IS with one bound d = 1 converges", "Section 4.3")
@@ -76,7 +81,7 @@ def _truncated_is() -> Found:
     op = Operator(ot.TruncatedIS(1.0), mdp, target=pi, behavior=mu, tolerance=1e-5)
     least = np.linalg.eigvals(op.Z).real.min()
     numbers = f"spectral radius {op.spectral_radius}, eigenvalue {least:.4f}; ‖Z‖ = {op.contraction}"
-    return Found(op.spectral_radius > 1, numbers, "powers_of_two(gamma=0.98)")
+    return Found(op.spectral_radius > 1, numbers, "powers_of_two(gamma=0.98)", (partial(proof, op.trace, mdp, pi, mu),))
 
 
 @claim(
@@ -97,6 +102,7 @@ def _successor() -> Found:
         all(op.spectral_radius < 1 for op in (truncated, binary)),
         numbers,
         "one_state_two_actions(target=(.6, .4), gamma=.94); one_state_two_actions()",
+        (partial(proof, ot.TruncatedIS(1.0), *off),),
     )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import offtrace.traces as ot
 from offtrace.mdps import MDP, garnet, random_policy
 from offtrace.operators.operator import Operator
+from offtrace.operators.proofs import Proof
 from offtrace.returns.by_definition import beta
 
 
@@ -28,6 +29,8 @@ class Found(NamedTuple):
     refuted: bool
     numbers: str
     decided_by: str
+    proofs: tuple[Callable[[], Proof], ...] = ()
+    """What makes proofs of what decides it, where there are any of that form (`operators.proofs`)."""
 
 
 class Claim(NamedTuple):

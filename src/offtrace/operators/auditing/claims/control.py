@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from functools import partial
+
 import numpy as np
 
 import offtrace.traces as ot
@@ -18,6 +21,7 @@ from offtrace.operators.auditing.claims.common import (
 )
 from offtrace.operators.control_iterates import always_greedy, control_iterates, epsilon, greedy_in_the_limit
 from offtrace.operators.operator import Operator
+from offtrace.operators.proofs import Proof, cycle, proof
 
 PESSIMISTIC = np.full((2, 2), -10.0)
 """−‖R‖/(1 − γ) of `switch_or_stay`."""
@@ -35,7 +39,8 @@ def _lemma_two() -> Found:
         f"P of π*: norm {norm:.4g}, spectral radius {round(radius, 9):.4g}, even under β_t ≤ β_{{t-1}}ρ_t"
     )
     refuted = same.contraction > two.gamma + 1e-6 or norm > mdp.gamma + 1e-6
-    return Found(refuted, numbers, "alternating(gamma=0.9); lemma_2(gamma=0.9)")
+    shown = (partial(proof, SECOND_LAG, two, π, μ),)
+    return Found(refuted, numbers, "alternating(gamma=0.9); lemma_2(gamma=0.9)", shown)
 
 
 @claim("0 ≤ C ≤ (I − γP_π)⁻¹ and ‖C‖ ≤ 1/(1 − γ) where β_t ≤ ∏ρ", "Lemma 2 and Theorem 2, proofs")
@@ -70,7 +75,16 @@ def _theorem_2() -> Found:
         f"Retrace(1), greedy π_k: cycle of period {run.period}, 28·Q = {shown}, ‖Q_k − Q*‖ = {run.errors[-1]:.4g}; bound broken "
         f"at {len(run.violations)} of {len(run.epsilons)} steps. With step size 0.6: {damped.errors[-1]:.0e}"
     )
-    return Found(not run.converged and (run.period or 0) > 1, numbers, "switch_or_stay(gamma=0.9, stay=0.9)")
+    refuted = not run.converged and (run.period or 0) > 1
+    return Found(refuted, numbers, "switch_or_stay(gamma=0.9, stay=0.9)", (partial(proof_of_cycle, ot.Retrace()),))
+
+
+def proof_of_cycle(trace: ot.Trace) -> Proof:
+    """A proof of the cycle in which control ends on `switch_or_stay`."""
+    mdp, _, mu, Q0 = switch_or_stay()
+    values = control_iterates(trace, mdp, behavior=mu, q0=Q0).cycle
+    near = np.vectorize(lambda x: float(Fraction(x).limit_denominator(10_000)))  # the numbers to which it converges
+    return cycle(trace, mdp, mu, [near(Q) for Q in values])
 
 
 def cycling(*traces: ot.Trace) -> tuple[bool, str]:
@@ -87,7 +101,8 @@ def _no_pessimism() -> Found:
     low = control_iterates(ot.Retrace(), mdp, behavior=mu, q0=PESSIMISTIC)
     refuted, names = cycling(ot.Retrace(), ot.TreeBackup(), ot.WatkinsQ())
     numbers = f"end in a cycle: {names}. From Q_0 = −‖R‖/(1−γ), Retrace: ‖Q_k − Q*‖ = {low.errors[-1]:.0e}"
-    return Found(refuted and low.converged, numbers, "switch_or_stay(gamma=0.9, stay=0.9), step size 1")
+    shown = tuple(partial(proof_of_cycle, trace) for trace in (ot.Retrace(), ot.TreeBackup()))
+    return Found(refuted and low.converged, numbers, "switch_or_stay(gamma=0.9, stay=0.9), step size 1", shown)
 
 
 @claim("Truncated IS and Non-Markov Retrace converge according to Theorem 2 too (control)", "Section 4.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,7 @@ from offtrace.operators.auditing.claims.common import (
 )
 from offtrace.operators.conditions import product_condition
 from offtrace.operators.operator import Operator
+from offtrace.operators.proofs import proof
 
 
 def _running_minimum(xp: Any, carry: Any, now: ot.Step) -> tuple[Any, Any]:
@@ -93,7 +95,8 @@ def _theorem_1() -> Found:
         f"β = (1, ρ₁, 0, ρ₁ρ₂ρ₃, 0, …): eigenvalue {up:+.3f}, which no step size cures, {sizes(but_one)}. To lose the "
         f"contraction is not to diverge: one state, on-policy, β_t = 1 after the first action only: {sizes(kept)}"
     )
-    return Found(meant and skips.spectral_radius > 1, numbers, "alternating(gamma=0.9); one_state_two_actions()")
+    shown = tuple(partial(proof, trace, mdp, pi, mu) for trace in (SECOND_LAG, ALL_BUT_SECOND))
+    return Found(meant and skips.spectral_radius > 1, numbers, "alternating(gamma=0.9); one_state_two_actions()", shown)
 
 
 @claim("β_t ≤ β_{t-1}ρ_t (the proof's own step) makes M a contraction with modulus γ", "Theorem 1, its proof")
@@ -143,7 +146,8 @@ def _spectrum_includes_the_examples() -> Found:
         f"{len(said)} of {len(examples)} diverge. {'; '.join(said)}. Largest radius of the others: {largest:.4g}. "
         "Section 2.2 itself says that Q(λ) need not converge"
     )
-    return Found(bool(said), numbers, "q_lambda_tight(gamma=0.9); powers_of_two(gamma=0.98); λ = 1, d = 1")
+    shown = partial(proof, ot.QLambda(1.0), *q_lambda_tight()), partial(proof, ot.TruncatedIS(1.0), *powers_of_two())
+    return Found(bool(said), numbers, "q_lambda_tight(gamma=0.9); powers_of_two(gamma=0.98); λ = 1, d = 1", shown)
 
 
 @claim("β_t ≤ ∏ρ with the recency heuristic, β_t ≥ β_{t+1}, makes M a contraction", "Section 4.2")
