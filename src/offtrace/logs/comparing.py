@@ -1,6 +1,6 @@
 """Several target policies from the same logs: ranked, with the intervals of their differences.
 
-The same episodes stand behind all estimates, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
+All estimates come from the same episodes, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
 of what each episode contributes to the one less what it contributes to the other.
 
 Where the truth is known:   regret@1 = max_π V(π) − V(the policy ranked first),   Spearman's correlation of estimates and truths

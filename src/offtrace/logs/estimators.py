@@ -1,6 +1,6 @@
 """The estimators that offtrace has, in the order in which they are shown.
 
-`offtrace.logs` takes the registry from here, so that those stand in it before anybody adds one.
+`offtrace.logs` takes the registry from here, so that these are registered before anybody adds one.
 """
 
 from __future__ import annotations

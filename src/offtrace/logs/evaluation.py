@@ -1,4 +1,4 @@
-"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators side by side."""
+"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number, whole
 
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
-"""What stands in the call of a result as it was given."""
+"""Kinds of arguments that the call of a result repeats in full."""
 
 
 def evaluate(

@@ -2,7 +2,7 @@
 
 An episode ends by a horizon where it terminates after as many steps as the longest one. If that is so of at least `SHARE` of the
 episodes, and states that are ids do not tell the step themselves, fits take the number t of the step, as t/T and (t/T)², into
-their features, a θ for each action; of a table, beside a column for each state. Weights need no states, and are the same.
+their features, a θ for each action; of a table, in addition to a column for each state. Weights need no states, and are the same.
 """
 
 from __future__ import annotations

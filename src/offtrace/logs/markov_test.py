@@ -72,7 +72,7 @@ class HiddenStates:
 def hidden_states(logs: Logs, gamma: float, *, timed: bool = False) -> HiddenStates | None:
     """Test whether the states of a log are Markov; None where they or the actions are no ids.
 
-    `timed`: the number of the step is a part of the state, and told in words of it.
+    `timed`: the number of the step is a part of the state.
     """
     if not logs.tabular or logs.continuous:
         return None

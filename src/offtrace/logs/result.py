@@ -66,7 +66,7 @@ RULE = (
 
 
 def rank(row: Row) -> tuple[int, int]:
-    """Where the row stands by the rule: the least is the headline."""
+    """The rank of a row by the rule: the least is the headline."""
     preference = ESTIMATORS[row.estimator].preference
     never = preference is None
     return len(row.failed) + 10 * (not np.isfinite(row.estimate)) + 100 * never, 0 if preference is None else preference
@@ -336,7 +336,7 @@ class Result:
         return text
 
     def _repr_html_(self) -> str:
-        """For notebooks: the table, with the intervals drawn beside it."""
+        """For notebooks: the table, with drawn intervals."""
         from offtrace.logs import notebook_table
 
         return notebook_table.html(self)

@@ -74,7 +74,7 @@ def checked(row: Row, estimate: tuple[float, np.ndarray], evidence: Evidence) ->
         words = "all episodes contribute the same, so that it has no interval"
         checks.append(Check("spread", 0.0, words, True))
     if (report := evidence.logs.report) is not None and report.dropped:
-        words = report.loss.partition(":")[0]  # the rest stands in the warnings
+        words = report.loss.partition(":")[0]  # the rest is in the warnings
         checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
     row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
     least, most = allowed.least - seen.high, allowed.most - seen.low

@@ -294,7 +294,7 @@ def _places(values: Sequence[pl.Expr], names: pl.Series) -> list[pl.Expr]:
 
 
 def _is_sorted(episode: np.ndarray, step: np.ndarray | None = None) -> bool:
-    """Whether rows stand in the order of (episode, step)."""
+    """Whether rows are sorted by (episode, step)."""
     if (episode[1:] < episode[:-1]).any():
         return False
     return step is None or not ((step[1:] < step[:-1]) & (episode[1:] == episode[:-1])).any()
