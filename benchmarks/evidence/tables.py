@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from evidence.measure import Measured, Score
 from offtrace._shared.number_text import number
-from offtrace.logs.json_values import finite
+from offtrace.logs.result import finite
 
 HEADS = ("Estimator", "Bias", "RMSE", "Coverage of the 95 % interval", "Width", "Passed its checks")
 

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
     from offtrace.logs.evaluation import evaluate
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.fit import Features, Regressor
     from offtrace.logs.reading.columns import Columns
     from offtrace.logs.reading.problems import LogsError, Problem, ReadReport
     from offtrace.logs.reading.sources import read
     from offtrace.logs.real_actions import Density, Deterministic
-    from offtrace.logs.registry import ESTIMATORS, Estimator, Evidence, register_estimator
+    from offtrace.logs.registry import ESTIMATORS, Estimator, register_estimator
     from offtrace.logs.result import Result
     from offtrace.logs.return_distribution import Distribution, distribution
     from offtrace.logs.simulation import simulate
@@ -63,8 +64,9 @@ _HOME = {
     "description": ("Coverage", "Description", "describe"),
     "real_actions": ("Density", "Deterministic"),
     "fit": ("Features", "Regressor"),
-    "estimators": ("ESTIMATORS", "Estimator", "Evidence", "register_estimator"),
+    "estimators": ("ESTIMATORS", "Estimator", "register_estimator"),
     "evaluation": ("evaluate",),
+    "evidence": ("Evidence",),
     "sweeping": ("sweep",),
     "swept": ("Swept",),
     "reading.columns": ("Columns",),

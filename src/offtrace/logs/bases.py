@@ -313,9 +313,9 @@ def root_of(gram: np.ndarray) -> np.ndarray:
     return scale[:, None] * vectors[:, kept] / np.sqrt(values[kept])
 
 
-def feature_matrix(found: object, n: int, what: str) -> np.ndarray:
+def feature_matrix(given: object, n: int, what: str) -> np.ndarray:
     """Features [n, d] in float64; else an error."""
-    x = np.asarray(found, dtype=np.float64)
+    x = np.asarray(given, dtype=np.float64)
     if x.ndim != 2 or len(x) != n:
         raise ValueError(f"{what} have shape {x.shape} for {n} states: they must be [n, d]")
     if not np.isfinite(x).all():

@@ -14,7 +14,6 @@ import numpy as np
 
 from offtrace._shared.extras import install
 from offtrace.logs.container import Logs
-from offtrace.logs.description import counts
 from offtrace.logs.policies import as_policy
 
 
@@ -87,7 +86,7 @@ def deal(logs: Logs, folds: int, seed: int) -> np.ndarray:
 
 
 def _counted(logs: Logs) -> np.ndarray:
-    both = counts(logs)
+    both = logs.counts
     with np.errstate(divide="ignore", invalid="ignore"):  # states and pairs that do not occur are not read
         return np.log(both / both.sum(axis=1, keepdims=True))[logs.state, logs.action]
 
@@ -98,7 +97,7 @@ def _cross_fitted(logs: Logs, classifier: object, folds: int, seed: int) -> np.n
     except ImportError:
         raise ImportError(f"estimating μ from features needs scikit-learn: {install('logs')}") from None
     states = logs.state if logs.state.ndim == 2 else logs.state[:, None]
-    fold = np.repeat(deal(logs, folds, seed), np.diff(logs.starts))
+    fold = logs.of_steps(deal(logs, folds, seed))
     taken = np.zeros(len(logs))
     for f in range(folds):
         here = fold == f
@@ -114,8 +113,8 @@ def _cross_fitted(logs: Logs, classifier: object, folds: int, seed: int) -> np.n
             ) from error
         column = np.full(logs.actions, -1)
         column[np.asarray(model.classes_, int)] = np.arange(len(model.classes_))
-        found, of = model.predict_proba(states[here]), column[logs.action[here]]
-        taken[here] = np.where(of >= 0, found[np.arange(len(of)), of], 0.0)
+        probabilities, of = model.predict_proba(states[here]), column[logs.action[here]]
+        taken[here] = np.where(of >= 0, probabilities[np.arange(len(of)), of], 0.0)
     _refuse_zeros(taken, logs, f"the estimate of μ by {type(classifier).__name__} with {folds} folds")
     return np.log(taken)
 

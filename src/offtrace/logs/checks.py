@@ -26,15 +26,14 @@ from offtrace._shared.number_text import count, interval, number, percent
 from offtrace.logs.behavior import deal
 from offtrace.logs.container import take
 from offtrace.logs.fit import Fit, Regressed, Regressor, fit
-from offtrace.logs.importance import Weights
+from offtrace.logs.importance import Weights, kish, worth
 from offtrace.logs.intervals import by_cluster
 from offtrace.logs.on_policy import first_values, on_policy
 from offtrace.logs.support import way_out
-from offtrace.logs.weight_shares import kish, shares
 
 if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.operator import Sampled
-    from offtrace.logs.registry import Evidence
 
 MUCH = 0.01
 """Of the target's way outside the data, and of weights cut off."""
@@ -86,14 +85,18 @@ Checking = Callable[["Evidence", Estimated], Check | None]
 class OfFit:
     """The checks of an estimator that fits Q."""
 
-    fit: Callable[[Evidence], Fit | Regressed]
+    operator: Callable[[Evidence], Sampled]
+
+    def fit(self, evidence: Evidence) -> Fit | Regressed:
+        """The fixed point of the operator."""
+        return evidence.fit_of(self.operator(evidence))
 
     @property
     def all(self) -> tuple[Checking, ...]:
-        """All checks, in the order in which they are told."""
+        """All checks, in the order in which they are shown."""
         return self.settled, self.finds_behavior, self.support, self.thin, markov, self.residual, rests_on, in_range
 
-    def settled(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def settled(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """Whether the iteration ended in a fixed point."""
         if self.fit(evidence).converged:
             return None
@@ -103,7 +106,7 @@ class OfFit:
         )
         return Check("settled", self.fit(evidence).sweeps, words, True)
 
-    def finds_behavior(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def finds_behavior(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """V̂(μ) by the same trace and model, against what was observed."""
         mine, seen = self.fit(evidence).sampled, evidence.observed
         if mine.trace.needs_greedy:  # μ is not greedy
@@ -115,7 +118,7 @@ class OfFit:
         )
         return Check("V(μ)", value, words, seen.missed_by(value))
 
-    def support(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def support(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """How much of π's discounted way leaves the data."""
         share = way_out(evidence).share
         if not share:
@@ -125,27 +128,29 @@ class OfFit:
         words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
         return Check("support", share, words, share > MUCH)
 
-    def thin(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def thin(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
         logs = evidence.logs
         if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
             return None
         log_ratio = evidence.log_pi - logs.log_mu
-        steps = kish(shares(log_ratio)) if np.isfinite(log_ratio.max()) else 0.0
+        steps = worth(log_ratio)
         thin = steps < few(evidence.independent)
         words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
         words += ": from so few a model extrapolates" if thin else ""
         return Check("thin", steps, words, thin)
 
-    def residual(self, evidence: Evidence, found: Estimated) -> Check | None:
+    def residual(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
         mine = self.fit(evidence).sampled
-        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not found.low <= found.high:
+        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not estimated.low <= estimated.high:
             return None
         if mine.trace.shape is not None:  # a λ for each step of all logs
             return None
         worth = _unseen_errors(evidence, mine)
-        failed = bool(worth > max(found.high - found.low, 1e-6 * abs(found.value)))  # what is less may be chance
+        failed = bool(
+            worth > max(estimated.high - estimated.low, 1e-6 * abs(estimated.value))
+        )  # what is less may be chance
         words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
         words += ", and should be 0 on average" if failed else ""
         return Check("residual", worth, words, failed)
@@ -154,7 +159,7 @@ class OfFit:
 def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
     """What the TD errors of a fold of episodes are worth, by a fit to the others."""
     logs, gamma = sampled.logs, evidence.gamma
-    fold = deal(logs, min(evidence.direct.folds, logs.episodes), evidence.direct.seed)
+    fold = deal(logs, min(evidence.folds, logs.episodes), evidence.seed)
     unseen = take(logs, np.flatnonzero(fold == 0))
     without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
     q = without.at(unseen.state, unseen.action)
@@ -193,44 +198,33 @@ def _weights(evidence: Evidence) -> Weights:
     return evidence.weights
 
 
-def mean_weight(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean weight of whole episodes."""
-    return _mean(_weights(evidence).whole)
+@dataclass(frozen=True)
+class OfWeights:
+    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
 
+    by_step: bool
 
-def mean_weight_by_step(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean over steps, discounted; an episode that is over goes on with its last weight."""
-    return _mean(_weights(evidence).discounted_mean())
+    def mean(self, evidence: Evidence, estimated: Estimated) -> Check:
+        """The mean weight, which should be 1."""
+        w = _weights(evidence)
+        x = w.discounted_mean() if self.by_step else w.whole
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
+        off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
+        words = f"its weights have the mean {number(mean)}"
+        if off:
+            words += (
+                ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
+                "not what it was said to be"
+            )
+        return Check("mean weight", mean, words, off)
 
-
-def _mean(x: np.ndarray) -> Check:
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
-    off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
-    words = f"its weights have the mean {number(mean)}"
-    if off:
-        words += (
-            ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is not "
-            "what it was said to be"
-        )
-    return Check("mean weight", mean, words, off)
-
-
-def worth(evidence: Evidence, found: Estimated) -> Check | None:
-    """How many episodes the weights are worth."""
-    return _worth(_weights(evidence).log_whole, evidence.logs.episodes)
-
-
-def worth_by_step(evidence: Evidence, found: Estimated) -> Check | None:
-    """The same for weights by step, discounted."""
-    with np.errstate(divide="ignore"):
-        return _worth(np.log(_weights(evidence).discounted_mean()), evidence.logs.episodes)
-
-
-def _worth(log_weights: np.ndarray, episodes: int) -> Check:
-    effective = kish(shares(log_weights)) if np.isfinite(log_weights.max()) else 0.0
-    words = f"its weights are worth {effective:.1f} of {episodes:,} episodes"
-    return Check("worth", effective, words, effective < few(episodes))
+    def worth(self, evidence: Evidence, estimated: Estimated) -> Check:
+        """How many episodes the weights are worth."""
+        w, E = _weights(evidence), evidence.logs.episodes
+        effective = w.worth_by_step if self.by_step else worth(w.log_whole)
+        words = f"its weights are worth {effective:.1f} of {E:,} episodes"
+        return Check("worth", effective, words, effective < few(E))
 
 
 def few(episodes: int) -> float:
@@ -238,7 +232,7 @@ def few(episodes: int) -> float:
     return min(HANDFUL, 0.3 * episodes)
 
 
-def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
+def cut_off(evidence: Evidence, estimated: Estimated) -> Check | None:
     """The share of the weights that the bound takes away."""
     w = _weights(evidence)
     log_bound = np.log(np.sqrt(w.episodes) if w.bound is None else w.bound)
@@ -253,34 +247,36 @@ def cut_off(evidence: Evidence, found: Estimated) -> Check | None:
 # --- of all -----------------------------------------------------------------------------------------------------------
 
 
-def markov(evidence: Evidence, found: Estimated) -> Check | None:
+def markov(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether the states hide something, of an estimator that takes them to be Markov."""
     tested = evidence.hidden_states
     return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
 
 
-def rests_on(evidence: Evidence, found: Estimated) -> Check | None:
+def rests_on(evidence: Evidence, estimated: Estimated) -> Check | None:
     """On how many episodes the estimate rests: no more than those that earned something else than most did."""
-    effective, enough = found.effective(evidence), few(evidence.independent)
+    effective, enough = estimated.effective(evidence), few(evidence.independent)
     unlike = evidence.observed.unlike_most
     if 0 < unlike < min(FEWEST, enough):
         words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
         return Check("rests on", unlike, words, True)
-    handful = 0 < effective < enough and found.high - found.low > NARROW * float(np.ptp(evidence.observed.returns))
+    handful = 0 < effective < enough and estimated.high - estimated.low > NARROW * float(
+        np.ptp(evidence.observed.returns)
+    )
     words = f"it rests on {count(effective)} effective episodes" + (", which is a handful" if handful else "")
     return Check("rests on", effective, words, handful)
 
 
-def in_range(evidence: Evidence, found: Estimated) -> Check | None:
+def in_range(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether the estimate can be."""
     allowed = evidence.allowed
-    if allowed.least - 1e-6 <= found.value <= allowed.most + 1e-6 or np.isnan(found.value):
+    if allowed.least - 1e-6 <= estimated.value <= allowed.most + 1e-6 or np.isnan(estimated.value):
         return None
     words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
-    return Check("range", found.value, words, True)
+    return Check("range", estimated.value, words, True)
 
 
-def left_out(evidence: Evidence, found: Estimated) -> Check | None:
+def left_out(evidence: Evidence, estimated: Estimated) -> Check | None:
     """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
     share = beyond_cuts(evidence)
     if not share:
@@ -297,9 +293,12 @@ def beyond_cuts(evidence: Evidence) -> float:
     logs = evidence.logs
     if evidence.policy.draws:
         return 0.0
-    last = logs.starts[1:] - 1
-    return float(np.where(logs.truncated[last], evidence.gamma ** np.diff(logs.starts), 0.0).mean())
+    last = logs.last_steps
+    return float(np.where(logs.truncated[last], evidence.gamma**logs.lengths, 0.0).mean())
 
 
-WHOLE: tuple[Checking, ...] = (mean_weight, worth, left_out, rests_on, in_range)
-BY_STEP: tuple[Checking, ...] = (mean_weight_by_step, worth_by_step, left_out, rests_on, in_range)
+def _of_weights(of: OfWeights) -> tuple[Checking, ...]:
+    return of.mean, of.worth, left_out, rests_on, in_range
+
+
+WHOLE, BY_STEP = _of_weights(OfWeights(by_step=False)), _of_weights(OfWeights(by_step=True))

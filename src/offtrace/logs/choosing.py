@@ -25,13 +25,11 @@ from offtrace._shared.number_text import four_digits
 from offtrace._shared.number_text import number as in_digits
 from offtrace.logs.checks import few
 from offtrace.logs.container import Logs
-from offtrace.logs.evidence import Options, gather
+from offtrace.logs.evidence import Evidence, gather
 from offtrace.logs.fit import Regressor, fit
 from offtrace.logs.importance import Weighting, weighted_per_decision
-from offtrace.logs.markov_test import HiddenStates
 from offtrace.logs.on_policy import first_values, on_policy
-from offtrace.logs.registry import ACTIONS, LACKING, Evidence, named
-from offtrace.logs.weight_shares import kish, shares
+from offtrace.logs.registry import ACTIONS, LACKING, named
 from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number
 
@@ -120,7 +118,7 @@ def choose(
         what = f"{without[0].title} has no λ" if without else "there is nothing to choose from"
         raise ValueError(f"{what}: give traces that have one, and at least one of lambdas")
     evidence, _ = gather(
-        logs, target, None, gamma, Options(model=model, behavior=behavior, initial=initial, folds=folds, seed=seed)
+        logs, target, None, gamma, model=model, behavior=behavior, initial=initial, folds=folds, seed=seed
     )
     if not evidence.policy.draws:
         raise ValueError(f"λ is that of the fitted estimate, which cannot be computed: {LACKING[ACTIONS]}")
@@ -153,20 +151,48 @@ def tried_lambdas(evidence: Evidence, rules: Sequence[Trace], lambdas: Sequence[
     seen = evidence.observed
 
     def tried(trace: Trace) -> Candidate:
-        value, x = evidence.direct.starts.of_fit(fit(replace(evidence.sampled, trace=trace), evidence.model))
-        found = _value_of_behavior(evidence, trace)
+        value, x = evidence.value_of(fit(replace(evidence.sampled, trace=trace), evidence.model))
+        of_behavior = _value_of_behavior(evidence, trace)
         spread = float(x.std() / np.sqrt(len(x)))
-        fine = np.isfinite(spread) and not seen.missed_by(found)
-        return Candidate(trace, value, spread, found, not fine, False)
+        fine = np.isfinite(spread) and not seen.missed_by(of_behavior)
+        return Candidate(trace, value, spread, of_behavior, not fine, False)
 
-    everything: list[list[Candidate]] = []
+    by_rule: list[list[Candidate]] = []
     for rule in rules:
         given: Any = rule
-        everything.append([tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)])
-    tested = evidence.hidden_states
-    if tested is not None and tested.found:
-        return _by_weights(everything, _weighted_doubly_robust(evidence), tested, seen.estimate)
-    return _by_agreement(everything, seen.estimate)
+        by_rule.append([tried(replace(given, lam=float(lam))) for lam in sorted(set(lambdas), reverse=True)])
+    sound = [[c for c in candidates if not c.misses] for candidates in by_rule]
+    common = [candidates[: _agreeing(candidates)] for candidates in sound]
+    everything = [replace(c, agrees=any(c in each for each in common)) for candidates in by_rule for c in candidates]
+    hidden, anchor = evidence.hidden_states, float("nan")
+    if not any(sound):
+        taken = everything[0]
+        words = f"every candidate misses V(μ): {named(taken.trace)} is taken, which leans least on a model"
+    elif hidden is not None and hidden.found:
+        anchor = _weighted_doubly_robust(evidence)
+        all_sound = [c for candidates in sound for c in candidates]
+        if np.isfinite(anchor):
+            taken = min(all_sound, key=lambda c: abs(c.estimate - anchor))
+            why = f"its estimate is nearest to {in_digits(anchor)}, which weighted doubly robust finds"
+        else:
+            taken = all_sound[0]
+            why = "it leans on the states least, and the weights are worth too few episodes to tell more"
+        words = (
+            f"{named(taken.trace)} is chosen: {why}{_left_out(everything)}. No λ can be relied on here: {hidden.words}"
+        )
+    else:
+        taken = min((candidates[-1] for candidates in common if candidates), key=lambda c: c.standard_error)
+        words = f"{named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
+        words += _left_out(everything)
+        words += "; of the rules, the one with the smallest standard error" if len(rules) > 1 else ""
+    return Choice(taken.trace, tuple(everything), seen.estimate, words, anchor)
+
+
+def _agreeing(candidates: Sequence[Candidate]) -> int:
+    """How many candidates, from the largest λ down, have intervals with a point in common."""
+    halves = [WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in candidates]  # on deterministic data: rounding
+    ends = [(c.estimate - half, c.estimate + half) for c, half in zip(candidates, halves, strict=True)]
+    return last_in_common(ends) + 1
 
 
 def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
@@ -183,50 +209,6 @@ def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
     return len(intervals) - 1
 
 
-def _by_agreement(rules: list[list[Candidate]], behavior: float) -> Choice:
-    """Choose of each rule, from the largest λ down, the last candidate that agrees with all before it; of these the surest."""
-    best: list[Candidate] = []
-    everything: list[Candidate] = []
-    for candidates in rules:
-        sound = [c for c in candidates if not c.misses]
-        # on deterministic data errors are rounding
-        halves = [WIDTH * c.standard_error + 1e-8 * abs(c.estimate) for c in sound]
-        last = last_in_common([(c.estimate - half, c.estimate + half) for c, half in zip(sound, halves, strict=True)])
-        common = sound[: last + 1]
-        everything += [replace(c, agrees=c in common) for c in candidates]
-        best += common[-1:]
-    if not best:
-        return _all_miss(everything, behavior)
-    taken = min(best, key=lambda c: c.standard_error)
-    words = f"{named(taken.trace)} is chosen: the smallest λ whose estimate agrees with those of all larger ones"
-    words += _left_out(everything) + (
-        "; of the rules, the one with the smallest standard error" if len(rules) > 1 else ""
-    )
-    return Choice(taken.trace, tuple(everything), behavior, words)
-
-
-def _by_weights(rules: list[list[Candidate]], anchor: float, tested: HiddenStates, behavior: float) -> Choice:
-    """Choose the candidate nearest to the anchor, which is what weights find; without one, the largest λ."""
-    everything = [c for candidates in rules for c in candidates]
-    sound = [c for c in everything if not c.misses]
-    if not sound:
-        return _all_miss(everything, behavior)
-    if np.isfinite(anchor):
-        taken = min(sound, key=lambda c: abs(c.estimate - anchor))
-        why = f"its estimate is nearest to {in_digits(anchor)}, which weighted doubly robust finds"
-    else:
-        taken = sound[0]
-        why = "it leans on the states least, and the weights are worth too few episodes to tell more"
-    words = f"{named(taken.trace)} is chosen: {why}{_left_out(everything)}. No λ can be relied on here: {tested.words}"
-    return Choice(taken.trace, tuple(everything), behavior, words, anchor)
-
-
-def _all_miss(everything: list[Candidate], behavior: float) -> Choice:
-    largest = everything[0]
-    words = f"every candidate misses V(μ): {named(largest.trace)} is taken, which leans least on a model"
-    return Choice(largest.trace, tuple(everything), behavior, words)
-
-
 def _left_out(everything: list[Candidate]) -> str:
     left_out = sum(c.misses for c in everything)
     return f"; {left_out} of {len(everything)} candidates are left out, since they miss V(μ)" if left_out else ""
@@ -235,10 +217,6 @@ def _left_out(everything: list[Candidate]) -> str:
 def _weighted_doubly_robust(evidence: Evidence) -> float:
     """V(π) by weighted doubly robust; NaN where it cannot be computed, or its weights are worth too few episodes."""
     w = evidence.weights
-    if w is None or not evidence.starts.own:
+    if w is None or not evidence.starts.own or w.worth_by_step < few(evidence.logs.episodes):
         return float("nan")
-    with np.errstate(divide="ignore"):
-        log_mean = np.log(w.discounted_mean())
-    if not np.isfinite(log_mean.max()) or kish(shares(log_mean)) < few(evidence.logs.episodes):
-        return float("nan")
-    return evidence.direct.estimate(Weighting(weighted_per_decision, doubly_robust=True), w)[0]
+    return Weighting(weighted_per_decision, doubly_robust=True)(evidence)[0]

@@ -1,6 +1,6 @@
 """Several target policies from the same logs: ranked, with the intervals of their differences.
 
-The same episodes stand behind all estimates, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
+All estimates come from the same episodes, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
 of what each episode contributes to the one less what it contributes to the other.
 
 Where the truth is known:   regret@1 = max_π V(π) − V(the policy ranked first),   Spearman's correlation of estimates and truths
@@ -19,8 +19,7 @@ from offtrace._shared.number_text import four_digits
 from offtrace.logs.container import Logs
 from offtrace.logs.evaluation import evaluate
 from offtrace.logs.intervals import bootstrap, by_cluster
-from offtrace.logs.json_values import finite
-from offtrace.logs.result import Result, Row, ends, instead, rank
+from offtrace.logs.result import Result, Row, ends, finite, instead, rank
 from offtrace.traces import Trace
 
 
@@ -85,7 +84,7 @@ class Comparison:
 
     def as_json(self) -> dict[str, object]:
         """What there is to know in numbers and texts, for `json.dumps`; what is not finite is None."""
-        found: dict[str, object] = finite({
+        facts: dict[str, object] = finite({
             "estimator": self.estimator,
             "instead": self.instead or None,
             "ranking": list(self.results),
@@ -93,7 +92,7 @@ class Comparison:
             "regret": self.regret,
             "rank_correlation": self.rank_correlation,
         })  # fmt: skip
-        return {**found, "policies": {name: result.as_json() for name, result in self.results.items()}}
+        return {**facts, "policies": {name: result.as_json() for name, result in self.results.items()}}
 
     def __repr__(self) -> str:
         width = max(map(len, self.results))
@@ -154,10 +153,12 @@ def compare(
     if truths is not None and set(truths) != set(targets):
         raise ValueError(f"truths must have those of the policies {sorted(targets)}, got {sorted(truths)}")
     given: Any = {"confidence": confidence, "resamples": resamples, "seed": seed, **options}
-    found = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
-    estimator = _for_all(list(found.values()))
-    order = sorted(found, key=lambda name: (bool(found[name][estimator].failed), -found[name][estimator].estimate))
-    results = {name: found[name] for name in order}
+    by_name = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
+    estimator = _for_all(list(by_name.values()))
+    order = sorted(
+        by_name, key=lambda name: (bool(by_name[name][estimator].failed), -by_name[name][estimator].estimate)
+    )
+    results = {name: by_name[name] for name in order}
     differences = [_difference(a, b, results, estimator, confidence, resamples, seed) for a, b in pairwise(order)]
     return Comparison(estimator, results, tuple(differences), truths)
 

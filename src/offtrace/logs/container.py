@@ -69,6 +69,49 @@ class Logs:
         return len(self.starts) - 1
 
     @property
+    def lengths(self) -> np.ndarray:
+        """How many steps each episode has [E]."""
+        return np.diff(self.starts)
+
+    @property
+    def first_steps(self) -> np.ndarray:
+        """The first step of each episode [E]."""
+        return self.starts[:-1]
+
+    @property
+    def last_steps(self) -> np.ndarray:
+        """The last step of each episode [E]."""
+        return self.starts[1:] - 1
+
+    @property
+    def age(self) -> np.ndarray:
+        """The number t of each step in its episode [N]."""
+        return np.arange(len(self)) - self.of_steps(self.first_steps)
+
+    @property
+    def cut(self) -> np.ndarray:
+        """Whether each step [N] was followed by more that is not seen."""
+        return self.truncated & ~self.terminated
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """The number of the pair (s, a) of each step [N], where both are ids."""
+        return self.state * self.actions + self.action
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each action was logged in each state [S, A]."""
+        return np.bincount(self.pairs, minlength=self.states * self.actions).reshape(self.states, self.actions)
+
+    def of_steps(self, x: np.ndarray) -> np.ndarray:
+        """What each step has [N] of an x for each episode [E]."""
+        return np.repeat(x, self.lengths)
+
+    def by_episode(self, x: np.ndarray) -> np.ndarray:
+        """The sum of x [N] over each episode [E]."""
+        return np.add.reduceat(x, self.first_steps)
+
+    @property
     def tabular(self) -> bool:
         """Whether states are ids."""
         return self.states > 0
@@ -124,7 +167,7 @@ class Logs:
 
 def take(logs: Logs, episodes: np.ndarray) -> Logs:
     """The logs of some episodes, given by their numbers, which may repeat."""
-    lengths = np.diff(logs.starts)[episodes]
+    lengths = logs.lengths[episodes]
     starts = np.append(0, np.cumsum(lengths))
     shift = np.repeat(logs.starts[episodes] - starts[:-1], lengths)
     step = np.arange(len(shift)) + shift

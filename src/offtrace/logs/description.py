@@ -12,9 +12,10 @@ import numpy as np
 from offtrace._shared import notebook
 from offtrace._shared.number_text import counted
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_policy
 from offtrace.logs.reading.problems import ReadReport
-from offtrace.logs.weight_shares import kish, shares
+from offtrace.logs.real_actions import with_log_pi
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -122,7 +123,7 @@ def describe(logs: Logs, target: object = None) -> Description:
     >>> found.episodes, found.states, float(found.target.could)
     (50, 4, 1.0)
     """
-    lengths, last = np.diff(logs.starts), logs.starts[1:] - 1
+    lengths, last = logs.lengths, logs.last_steps
     mu = None
     if logs.log_mu is not None:
         mu = float(np.exp(logs.log_mu.min())), float(np.median(np.exp(logs.log_mu)))
@@ -146,50 +147,30 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def _coverage(logs: Logs, target: object) -> Coverage:
-    from offtrace.logs.real_actions import with_log_pi  # which takes long to import
-
     logs = with_log_pi(target, logs)
-    return coverage(logs, as_policy(target, logs).for_logs(logs, 1.0))
-
-
-def coverage(logs: Logs, policy: Policy) -> Coverage:
-    """Return what logs say about a policy."""
-    could = 0
-    first: list[int] = []
-    log_weights: list[np.ndarray] = []
-    for piece in logs.pieces(PIECE):
-        log_pi = policy.log_taken(logs, piece)
-        could += np.count_nonzero(log_pi > -np.inf)
-        first += (piece.start + np.flatnonzero(log_pi == -np.inf)[: FIRST - len(first)]).tolist()
-        if logs.log_mu is not None:
-            log_ratio = log_pi - logs.log_mu[piece]
-            begin, end = np.searchsorted(logs.starts, (piece.start, piece.stop))
-            log_weights.append(np.add.reduceat(log_ratio, logs.starts[begin:end] - piece.start))
-    share = shares(np.concatenate(log_weights)) if log_weights else np.array([np.nan])
-    pairs, unseen, first_unseen = _pairs(logs, policy)
+    policy = as_policy(target, logs).for_logs(logs, 1.0)
+    log_pi = np.concatenate([policy.log_taken(logs, piece) for piece in logs.pieces(PIECE)])
+    never = np.flatnonzero(log_pi == -np.inf)
+    first: list[int] = never[:FIRST].tolist()
     where = [(step, int(np.searchsorted(logs.starts, step, side="right")) - 1) for step in first]
+    share = None if logs.log_mu is None else shares(logs.by_episode(log_pi - logs.log_mu))
+    pairs, unseen, first_unseen = _pairs(logs, policy)
     return Coverage(
-        could=could / len(logs),
+        could=(len(logs) - len(never)) / len(logs),
         first_not=tuple(f"step {step - logs.starts[e]} of episode {e}" for step, e in where),
         pairs=pairs,
         unseen=unseen,
         first_unseen=first_unseen,
-        effective=kish(share) if log_weights else np.nan,
-        largest=float(share.max()),
+        effective=np.nan if share is None else kish(share),
+        largest=np.nan if share is None else float(share.max()),
     )
-
-
-def counts(logs: Logs) -> np.ndarray:
-    """How often each action was logged in each state [S, A]."""
-    pair = logs.state * logs.actions + logs.action
-    return np.bincount(pair, minlength=logs.states * logs.actions).reshape(logs.states, logs.actions)
 
 
 def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[str, ...]]:
     """The pairs (s, a) that the policy takes in states of the logs, those that never occur, and the names of their first."""
     if policy.table is None:
         return None, None, ()
-    logged = counts(logs)
+    logged = logs.counts
     there = logged.sum(axis=1) > 0
     there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
     takes = (policy.table > 0) & there[:, None]

@@ -11,14 +11,13 @@ from offtrace._shared.number_text import number, with_interval
 from offtrace.logs.behavior import Behavior
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
-from offtrace.logs.description import counts
-from offtrace.logs.importance import Weighting, cut
+from offtrace.logs.evidence import Evidence
+from offtrace.logs.importance import Weighting, kish
 from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
-from offtrace.logs.registry import ESTIMATORS, MU, Evidence
+from offtrace.logs.registry import ESTIMATORS, MU
 from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
-from offtrace.logs.weight_shares import kish
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
 HEAVY = 4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/reference/logs.md)
@@ -41,7 +40,7 @@ def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
 def support_of(logs: Logs, policy: Policy) -> Support:
     """Where the target policy leaves the data."""
     if policy.table is not None:
-        logged = counts(logs)
+        logged = logs.counts
         visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
         return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
     sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
@@ -91,13 +90,13 @@ def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
         never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
         sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
         means = np.sum(sums, axis=0) / len(logs)
-        found = [
+        gaps = [
             Gap(None, actions[a], float(p), len(logs), float(p))
             for a, p in zip(never.tolist(), means, strict=True)
             if p
         ]
-        return sorted(found, key=lambda gap: -gap.share)
-    logged = counts(logs)
+        return sorted(gaps, key=lambda gap: -gap.share)
+    logged = logs.counts
     share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
     states = logs.names("states")
     order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
@@ -120,7 +119,7 @@ def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson:
     by_model = ESTIMATORS[best.estimator].operator is not None
     if evidence.model is None:
         visits = np.bincount(logs.state, minlength=logs.states)
-        into = np.count_nonzero(visits[logs.next_state[cut(logs)]] == 0)
+        into = np.count_nonzero(visits[logs.next_state[logs.cut]] == 0)
         if into > MUCH * logs.episodes:
             yield (
                 f"{into:,} of {logs.episodes:,} episodes were cut in states in which nothing was logged: what comes after "
@@ -128,7 +127,7 @@ def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson:
             )
         if (lost := evidence.starts.weight[visits[evidence.starts.state] == 0].sum()) > 0:
             yield f"{100 * lost:.2g} % of the first states given (initial) were never logged: they are taken for worth 0"
-    share = cut(logs).sum() / logs.episodes
+    share = logs.cut.sum() / logs.episodes
     if share > MUCH and not by_model:
         yield (
             f"{100 * share:.3g} % of the episodes were truncated: what came after is "
@@ -147,18 +146,18 @@ def contradictions(rows: Sequence[Row], contributions: Mapping[str, np.ndarray])
     sound = [row for row in rows if not row.failed and row.low < row.high and _by_weights(row)]
     if not sound:
         return list(rows)
-    other, found = chosen(sound), list[Row]()
+    other, judged = chosen(sound), list[Row]()
     alone = f"by weights alone, {other.title} finds {with_interval(other.estimate, other.low, other.high)}"
     for row in rows:
-        told = [replace(c, words=f"{c.words}; {alone}") if c.kind == "hidden" and c.failed else c for c in row.checks]
+        checks = [replace(c, words=f"{c.words}; {alone}") if c.kind == "hidden" and c.failed else c for c in row.checks]
         if ESTIMATORS[row.estimator].operator is not None and (error := _apart(row, other, contributions)):
             far = number(abs(row.estimate - other.estimate), error)
             words = (
                 f"{alone}, which differs by {far} (± {number(2 * error, error)} by the same episodes): more than chance"
             )
-            told.append(Check("contradicted", row.estimate - other.estimate, words, True))
-        found.append(replace(row, checks=tuple(told)))
-    return found
+            checks.append(Check("contradicted", row.estimate - other.estimate, words, True))
+        judged.append(replace(row, checks=tuple(checks)))
+    return judged
 
 
 def _by_weights(row: Row) -> bool:

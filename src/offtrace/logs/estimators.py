@@ -1,23 +1,18 @@
 """The estimators that offtrace has, in the order in which they are shown.
 
-`offtrace.logs` takes the registry from here, so that those stand in it before anybody adds one.
+`offtrace.logs` takes the registry from here, so that these are registered before anybody adds one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.logs.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
-from offtrace.logs.fit import Fit, Regressed
-from offtrace.logs.importance import (
-    Weighting,
-    ordinary,
-    per_decision,
-    truncated,
-    weighted,
-    weighted_per_decision,
-)
+from offtrace.logs.evidence import Evidence
+from offtrace.logs.importance import Weighting, ordinary, per_decision, truncated, weighted, weighted_per_decision
 from offtrace.logs.marginalised import CHECKS, marginalised
 from offtrace.logs.operator import Sampled
 from offtrace.logs.registry import (
@@ -30,7 +25,6 @@ from offtrace.logs.registry import (
     TABLE,
     TRACE,
     Estimator,
-    Evidence,
     register_estimator,
 )
 from offtrace.logs.registry import (
@@ -38,28 +32,19 @@ from offtrace.logs.registry import (
 )
 
 
-def _fitted(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
-    return evidence.direct.starts.of_fit(evidence.fit)
+def _fixed_point(
+    name: str,
+    equation: str,
+    operator: Callable[[Evidence], Sampled],
+    preference: int,
+    needs: tuple[str, ...],
+    title: str = "",
+    family: str = MODEL,
+) -> Estimator:
+    def value(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
+        return evidence.value_of(evidence.fit_of(operator(evidence)))
 
-
-def _direct(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
-    return evidence.direct.starts.of_fit(evidence.direct.fit)
-
-
-def _operator(evidence: Evidence) -> Sampled:
-    return evidence.sampled
-
-
-def _one_step_operator(evidence: Evidence) -> Sampled:
-    return evidence.direct.sampled
-
-
-def _main_fit(evidence: Evidence) -> Fit | Regressed:
-    return evidence.fit
-
-
-def _direct_fit(evidence: Evidence) -> Fit | Regressed:
-    return evidence.direct.fit
+    return Estimator(name, equation, value, needs, title, family, operator, preference, OfFit(operator).all)
 
 
 def _weighting(
@@ -72,34 +57,28 @@ def _weighting(
 ) -> Estimator:
     family = MODEL if how.doubly_robust else IMPORTANCE
     needs = (MU, OWN_STARTS, ACTIONS) if how.doubly_robust else (MU, OWN_STARTS)
-    return Estimator(name, equation, how, needs=needs, title=title, family=family, preference=preference, checks=checks)
+    return Estimator(name, equation, how, needs, title, family, None, preference, checks)
 
 
 FITTED = register_estimator(
-    Estimator(
+    _fixed_point(
         "fitted",
         "Q̂ = MQ̂ with the trace’s β, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
-        _fitted,
+        lambda evidence: evidence.sampled,
+        0,
         (ACTIONS, TRACE),
         "fitted, {trace}",
         FITTED_VALUES,
-        _operator,
-        preference=0,
-        checks=OfFit(_main_fit).all,
-    )
-)
-DIRECT = register_estimator(
-    Estimator(
-        "direct method",
-        "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
-        _direct,
-        needs=(ACTIONS,),
-        operator=_one_step_operator,
-        preference=1,
-        checks=OfFit(_direct_fit).all,
     )
 )
 for _each in (
+    _fixed_point(
+        "direct method",
+        "Q̂ = T_πQ̂, one step, V̂ = Σ_e Σ_a π(a|s_0) Q̂(s_0, a) / E",
+        lambda evidence: evidence.one_step,
+        1,
+        (ACTIONS,),
+    ),
     _weighting(
         "weighted doubly robust",
         "Σ_e V̂(s_0) / E + Σ_t γ^t (Σ_e W_t δ_t) / Σ_e W_t",

@@ -1,4 +1,4 @@
-"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators side by side."""
+"""`evaluate`: what a target policy is worth, from logs of another one, by several estimators."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from offtrace.logs.choosing import needs_lambda, tried_lambdas
 from offtrace.logs.container import Logs
 from offtrace.logs.diagnosis import contradictions, diagnosis_of, warnings_of
 from offtrace.logs.estimators import FITTED
-from offtrace.logs.evidence import Options, gather
+from offtrace.logs.evidence import Evidence, gather
 from offtrace.logs.fit import Fit, Regressed, Regressor
 from offtrace.logs.intervals import conservative
-from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, Evidence, named
+from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, named
 from offtrace.logs.result import Result
 from offtrace.logs.rows import checked, refitted, rows_of, without_failed_intervals
 from offtrace.logs.segments import segments
@@ -28,7 +28,7 @@ from offtrace.traces import RBIS, Trace
 from offtrace.traces.base import number, whole
 
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
-"""What stands in the call of a result as it was given."""
+"""Kinds of arguments that the call of a result repeats in full."""
 
 
 def evaluate(
@@ -103,15 +103,14 @@ def evaluate(
     others = {float(other): again(logs, target, **(given | {"gamma": other})) for other in sorted(set(gammas))}
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
-    options = Options(
-        model=model, behavior=behavior, initial=initial, step=step, cluster=cluster, confidence=confidence,
-        resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
-    )  # fmt: skip
     # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
     with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
         tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
         tell("the logs, μ and the target policy")
-        evidence, mu = gather(logs, target, trace, gamma, options)
+        evidence, mu = gather(
+            logs, target, trace, gamma, model=model, behavior=behavior, initial=initial, step=step, cluster=cluster,
+            confidence=confidence, resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
+        )  # fmt: skip
         reason = ""
         if trace is None and evidence.policy.draws:
             evidence, reason = _with_lambda(evidence, estimators)
@@ -122,7 +121,7 @@ def evaluate(
                 OWN_STARTS: evidence.starts.own,
                 TABLE: evidence.logs.tabular,
                 ACTIONS: evidence.policy.draws,
-                TRACE: trace is not None or evidence.sampled is not evidence.direct.sampled,
+                TRACE: trace is not None or evidence.sampled is not evidence.one_step,
             },
         )
         estimates: dict[str, tuple[float, np.ndarray]] = {}
@@ -311,7 +310,7 @@ def _check_logs(logs: Logs) -> None:
     if logs.episodes < 2:
         raise ValueError(f"the logs hold only {logs.episodes} episode: it takes two at least to know a spread")
     ends = logs.terminated | logs.truncated
-    last = logs.starts[1:] - 1
+    last = logs.last_steps
     if not ends[last].all():
         e = int(np.argmin(ends[last]))
         raise ValueError(

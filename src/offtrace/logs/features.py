@@ -86,22 +86,16 @@ Makers = tuple[Callable[[Sampled], Features], ...]
 
 def _names(logs: Logs, seed: int) -> dict[str, Makers]:
     """What makes the features of each name."""
-    if logs.continuous:
 
-        def linear(sampled: Sampled) -> Features:
-            return Features(
-                of_pairs=lambda s, a: with_action(np.column_stack([np.ones(len(a)), state_numbers(s, logs)]), a, 0)
-            )
-
-        def waves(sampled: Sampled) -> Features:
-            return fourier_of_pairs(sampled.logs, seed)
-    else:
-
-        def linear(sampled: Sampled) -> Features:
+    def linear(sampled: Sampled) -> Features:
+        if not logs.continuous:
             return Features()
+        return Features(
+            of_pairs=lambda s, a: with_action(np.column_stack([np.ones(len(a)), state_numbers(s, logs)]), a, 0)
+        )
 
-        def waves(sampled: Sampled) -> Features:
-            return fourier(sampled.logs, seed)
+    def waves(sampled: Sampled) -> Features:
+        return fourier_of_pairs(sampled.logs, seed) if logs.continuous else fourier(sampled.logs, seed)
 
     return {
         "default": (waves,) if logs.continuous else (linear, waves),
@@ -141,7 +135,7 @@ def _errors(sampled: Sampled, model: Features, y: np.ndarray) -> np.ndarray:
     logs, basis = sampled.logs, linear_basis(sampled, replace(model, ridge=1.0))
     x = np.concatenate([basis.features_at(piece)[0] for piece in logs.pieces(basis.piece)])
     folds = min(FOLDS, logs.episodes)
-    fold = np.repeat(np.random.default_rng(0).permutation(logs.episodes) % folds, np.diff(logs.starts))
+    fold = logs.of_steps(np.random.default_rng(0).permutation(logs.episodes) % folds)
     constant, errors = x.T @ y, np.zeros(len(RIDGES))
     for f in range(folds):
         unseen, target = x[fold == f], y[fold == f]
@@ -152,18 +146,14 @@ def _errors(sampled: Sampled, model: Features, y: np.ndarray) -> np.ndarray:
     return errors
 
 
-def returns_from(logs: Logs, gamma: float, beyond: float | None = None) -> np.ndarray:
-    """Σ_{t≥k} γ^{t−k} r_t of each step k [N], to the end of its episode; beyond a cut `beyond`: the mean of all first steps."""
-    lengths = np.diff(logs.starts)
-    last = np.repeat(logs.starts[1:] - 1, lengths)
-    left = last - np.arange(len(logs))  # steps that follow
-    age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], lengths)
+def returns_from(logs: Logs, gamma: float) -> np.ndarray:
+    """Σ_{t≥k} γ^{t−k} r_t of each step k [N], to the end of its episode; beyond a cut: the mean of all first steps."""
     out = np.empty(len(logs))
     _backward(logs.reward, logs.terminated | logs.truncated, gamma, out)
-    cut = (logs.truncated & ~logs.terminated)[last]
-    if cut.any():
-        out = out + np.where(cut, gamma ** (left + 1.0), 0.0) * (out[age == 0].mean() if beyond is None else beyond)
-    return out
+    last = logs.of_steps(logs.last_steps)
+    cut = logs.cut[last]
+    left = last - np.arange(len(logs))  # steps that follow
+    return out + np.where(cut, gamma ** (left + 1.0), 0.0) * out[logs.first_steps].mean() if cut.any() else out
 
 
 @cached_njit(nogil=True)
@@ -181,14 +171,14 @@ def fourier(logs: Logs, seed: int) -> Features:
 
 
 def fourier_features(middle: np.ndarray, scale: np.ndarray, steps: int, actions: int, seed: int) -> StateFeatures:
-    """φ(s) for states of this mean and standard deviation [d]; how many depends on the number of steps and actions."""
+    """φ(x): x standardised, and waves, for x of this mean and standard deviation [d]; how many depends on steps and actions."""
     d, n = len(middle), max(1, min(FOURIER, steps // (10 * actions)))
     scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
     rng = np.random.default_rng(seed)
     omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
 
-    def phi(states: np.ndarray) -> np.ndarray:
-        x = (states - middle) / scale
+    def phi(given: np.ndarray) -> np.ndarray:
+        x = (given - middle) / scale
         return np.column_stack([x, np.cos(x @ omega + phase)])
 
     return phi
@@ -197,16 +187,14 @@ def fourier_features(middle: np.ndarray, scale: np.ndarray, steps: int, actions:
 def fourier_of_pairs(logs: Logs, seed: int) -> Features:
     """Random Fourier features of (s, a), where actions are real numbers, and products of two numbers: costs are often squares."""
     given = with_action(state_numbers(logs.state, logs), logs.action, 0)
-    n, d = max(1, min(FOURIER, len(logs) // 10)), given.shape[1]
-    middle, scale = given.mean(axis=0), given.std(axis=0)
-    scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
-    rng = np.random.default_rng(seed)
-    omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
+    d = given.shape[1]
+    waves = fourier_features(given.mean(axis=0), given.std(axis=0), len(logs), 1, seed)
     i, j = np.triu_indices(d) if d <= SQUARES else (np.zeros(0, int),) * 2
 
     def phi(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        x = (with_action(state_numbers(states, logs), actions, 0) - middle) / scale
-        return np.column_stack([np.ones(len(x)), x, x[:, i] * x[:, j], np.cos(x @ omega + phase)])
+        both = waves(with_action(state_numbers(states, logs), actions, 0))
+        x = both[:, :d]
+        return np.column_stack([np.ones(len(x)), x, x[:, i] * x[:, j], both[:, d:]])
 
     return Features(of_pairs=phi)
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -51,28 +51,9 @@ class Learned:
     """Features that are made from the logs to which Q is fitted."""
 
     make: Callable[[Sampled], Features]
+    """The features for the logs of this operator."""
     of_returns: bool = False
     """Whether they are made from what followed in the logs: then a cross-fit makes them without its fold."""
-
-    def made(self, sampled: Sampled) -> Features:
-        """The features for the logs of this operator."""
-        return self.make(sampled)
-
-
-class Fitted(Protocol):
-    """A regressor that was fitted."""
-
-    def predict(self, x: np.ndarray, /) -> np.ndarray:
-        """Q [n] at inputs [n, d]."""
-        ...
-
-
-class Unfitted(Protocol):
-    """A regressor as scikit-learn has them, before it is fitted."""
-
-    def fit(self, x: np.ndarray, y: np.ndarray, /) -> Fitted:
-        """Fit it to inputs [n, d] and targets [n]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +65,7 @@ class Regressor:
     200
     """
 
-    make: Callable[[], Unfitted]
+    make: Callable[[], Any]
     """Makes an unfitted regressor; called in every sweep."""
     of_states: object = None
     """φ(s) as in `Features`."""
@@ -139,34 +120,16 @@ class Fit:
         That is the derivative by its weight. In a table it is rather what the quantity loses without the episode (`Table.pull`).
         The mean over episodes is 0. NaN where A has no inverse, so that there is no such thing.
         """
-        sampled, basis, theta = self.basis.sampled, self.basis, self.theta
-        logs = sampled.logs
-
-        def transposed(u: np.ndarray) -> np.ndarray:
-            c = basis.mean(u)
-
-            def of(piece: slice) -> np.ndarray:
-                y = sampled.transposed(piece, basis.read(c, piece)[0])
-                return basis.spread(piece, y, -sampled.gamma * np.where(logs.terminated[piece], 0.0, y))
-
-            return sum(sampled.each(of, basis.piece), basis.free(u))
-
+        basis = self.basis
         if self.inverse is not None:
-            c, solved = gradient @ self.inverse, True
+            c = gradient @ self.inverse
         else:
-            solution, _, solved = solve(transposed, gradient)
-            c = basis.mean(solution)
-        if not (solved and self.converged):
-            return np.full(logs.episodes, np.nan)
-
-        def moved(piece: slice) -> np.ndarray:
-            q, v = basis.read(theta, piece)
-            delta = sampled.corrections(piece, q, v, logs.reward[piece])
-            inside = (logs.starts >= piece.start) & (logs.starts < piece.stop)
-            return np.add.reduceat(basis.pull(c, theta, piece, delta), logs.starts[inside] - piece.start)
-
-        found = np.concatenate(list(sampled.each(moved, basis.piece)))
-        return found - found.mean()
+            c = pull_of(basis, partial(_total, basis), gradient)
+        if c is None or not self.converged:
+            return np.full(basis.sampled.logs.episodes, np.nan)
+        moves = basis.sampled.each(lambda piece: moved(basis, piece, c, self.theta), basis.piece)
+        influence = np.concatenate(list(moves))
+        return influence - influence.mean()
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,11 +137,13 @@ class Regressed:
     """Q of π by a regressor."""
 
     sampled: Sampled
-    model: Fitted
+    model: Any
     """The regressor of the last sweep."""
     features: Callable[[np.ndarray], np.ndarray]
     sweeps: int
     converged: bool
+    at_steps: tuple[np.ndarray, np.ndarray]
+    """q [N] and v [N] at the logged steps."""
 
     def q(self, states: np.ndarray) -> np.ndarray:
         """Q(s, ·) [n, A]."""
@@ -193,13 +158,6 @@ class Regressed:
         """Σ_a π(a|s) Q(s, a) [n]."""
         return _expected(self.model, self.features(states), self.sampled.policy.choices(states))
 
-    @cached_property
-    def at_steps(self) -> tuple[np.ndarray, np.ndarray]:
-        """q [N] and v [N] at the logged steps."""
-        logs = self.sampled.logs
-        x, (following, pi, on) = self.features(logs.state), _following(self.sampled, self.features)
-        return _predictions(self.model, x, logs.action, following, pi, on)
-
 
 def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     """Q of π: the fixed point of the sampled operator in the model (None: a table)."""
@@ -208,18 +166,14 @@ def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     if model is None:
         basis: Table | Linear = Table(sampled)
     else:
-        basis = linear_basis(sampled, model.made(sampled) if isinstance(model, Learned) else model)
+        basis = linear_basis(sampled, model.make(sampled) if isinstance(model, Learned) else model)
     constant = sweep(basis, np.zeros(basis.size))
     if isinstance(basis, Linear) and basis.size <= FEW:
-        matrix = _formed(basis) + basis.penalty
+        matrix = _total(basis, np.zeros(()), formed) + basis.penalty
         inverse = inverse_of(matrix)
         theta = inverse @ constant
-        left = np.linalg.norm(matrix @ theta - constant)
-        return Fit(basis, theta, 2, bool(left <= 1e-6 * np.linalg.norm(constant)), inverse)
-    theta, sweeps, converged = solve(
-        lambda θ: basis.free(θ) - sweep(basis, θ, rewards=False),
-        constant,
-    )
+        return Fit(basis, theta, 2, is_solution(matrix, theta, constant), inverse)
+    theta, sweeps, converged = fixed_point(basis, partial(_total, basis), constant)
     return Fit(basis, theta, sweeps + 1, converged)
 
 
@@ -229,52 +183,99 @@ def linear_basis(sampled: Sampled, model: Features, of_all: tuple[np.ndarray, np
     return Linear(sampled, of_states, model.of_pairs, model.ridge, of_all)
 
 
-def _formed(basis: Linear) -> np.ndarray:
+def sweep(basis: Table | Linear, theta: np.ndarray) -> np.ndarray:
+    """What one sweep adds to θ: N⁻¹ Σ_k φ_k Δ_k(θ)."""
+    return basis.mean(_total(basis, np.zeros(basis.size), asked, theta, True))
+
+
+# --- sums over pieces of the logs, in memory here and over files in `sweeping` ------------------------------------------
+
+Total = Callable[..., np.ndarray]
+"""`total(start, work, *given)` is start + Σ over all pieces of `work(basis, piece, *given)`."""
+
+
+def _total(basis: Table | Linear, start: np.ndarray, work: Callable[..., np.ndarray], *given: object) -> np.ndarray:
+    """The `Total` of logs in memory."""
+    return np.asarray(sum(basis.sampled.each(lambda piece: work(basis, piece, *given), basis.piece), start))
+
+
+def fixed_point(basis: Table | Linear, total: Total, constant: np.ndarray) -> tuple[np.ndarray, int, bool]:
+    """θ with Aθ = b by GMRES, from N⁻¹b; how many sweeps that took; and whether it was reached."""
+    zero = np.zeros(basis.size)
+    return solve(lambda θ: basis.free(θ) - basis.mean(total(zero, asked, θ, False)), constant)
+
+
+def pull_of(basis: Table | Linear, total: Total, gradient: np.ndarray) -> np.ndarray | None:
+    """c with c·Σ φ_k Δ_k how much steps move a quantity with this gradient in θ; None where A has no inverse."""
+    solution, _, solved = solve(lambda u: total(basis.free(u), transposed, basis.mean(u)), gradient)
+    return basis.mean(solution) if solved else None
+
+
+def is_solution(matrix: np.ndarray, theta: np.ndarray, constant: np.ndarray) -> bool:
+    """Whether Aθ = b, but for rounding."""
+    return bool(np.linalg.norm(matrix @ theta - constant) <= 1e-6 * np.linalg.norm(constant))
+
+
+def asked(basis: Table | Linear, piece: slice, theta: np.ndarray, rewards: bool) -> np.ndarray:
+    """Σ_k φ_k Δ_k(θ); without rewards, its linear part −Aθ."""
+    q, v = basis.read(theta, piece)
+    reward = basis.sampled.logs.reward[piece] if rewards else np.zeros(len(q))
+    return basis.spread(piece, basis.sampled.corrections(piece, q, v, reward), None)
+
+
+def transposed(basis: Table | Linear, piece: slice, c: np.ndarray) -> np.ndarray:
+    """Aᵀc."""
+    sampled = basis.sampled
+    y = sampled.transposed(piece, basis.read(c, piece)[0])
+    return basis.spread(piece, y, -sampled.gamma * np.where(sampled.logs.terminated[piece], 0.0, y))
+
+
+def formed(basis: Linear, piece: slice) -> np.ndarray:
     """A [p, p]: Σ_t z_t (φ_t − γφ'_t)ᵀ, with the eligibility z_t = Σ_{k≤t} γ^{t−k} β_{k:t} φ_k."""
+    now, following = basis.features_at(piece)
+    return basis.sampled.transposed(piece, now).T @ (now - basis.sampled.gamma * following)
+
+
+def moved(basis: Table | Linear, piece: slice, c: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """c·Σ φ_k Δ_k(θ) over the steps of each episode."""
     sampled = basis.sampled
+    starts, reward = sampled.logs.starts, sampled.logs.reward
+    q, v = basis.read(theta, piece)
+    delta = sampled.corrections(piece, q, v, reward[piece])
+    inside = (starts >= piece.start) & (starts < piece.stop)
+    return np.add.reduceat(basis.pull(c, theta, piece, delta), starts[inside] - piece.start)
 
-    def of(piece: slice) -> np.ndarray:
-        now, following = basis.features_at(piece)
-        return sampled.transposed(piece, now).T @ (now - sampled.gamma * following)
 
-    return np.asarray(sum(sampled.each(of, basis.piece)))
-
-
-def sweep(basis: Table | Linear, theta: np.ndarray, *, rewards: bool = True) -> np.ndarray:
-    """What one sweep adds to θ: N⁻¹ Σ_k φ_k Δ_k(θ); without rewards, its linear part −N⁻¹Aθ."""
-    sampled = basis.sampled
-
-    def of(piece: slice) -> np.ndarray:
-        q, v = basis.read(theta, piece)
-        reward = sampled.logs.reward[piece] if rewards else np.zeros(len(q))
-        return basis.spread(piece, sampled.corrections(piece, q, v, reward), None)
-
-    return basis.mean(sum(sampled.each(of, basis.piece), np.zeros(basis.size)))
+# --- regressors ---------------------------------------------------------------------------------------------------------
 
 
 def _regressed(sampled: Sampled, regressor: Regressor) -> Regressed:
     logs = sampled.logs
     features = _features_of(regressor.of_states, logs)
-    x, (following, pi, on) = features(logs.state), _following(sampled, features)
-    first = features(logs.state[logs.starts[:-1]])
-    first_pi = sampled.policy.choices(logs.state[logs.starts[:-1]])
-    inputs = with_action(x, logs.action, logs.actions)
+    inputs = with_action(features(logs.state), logs.action, logs.actions)
+    on = np.flatnonzero(~logs.terminated)  # after an end the next state may be anything
+    following = features(logs.next_state[on]) if len(on) else np.empty((0, 0))
+    following_pi = sampled.next_choices(slice(0, len(logs)))[on]
+    first = features(logs.state[logs.first_steps])
+    first_pi = sampled.policy.choices(logs.state[logs.first_steps])
     q, v = np.zeros(len(logs)), np.zeros(len(logs))
     model: Any = None
     values: list[float] = [0.0]
-    for _ in range(regressor.sweeps):
+    settled = False
+    while not settled and len(values) <= regressor.sweeps:
         parts = sampled.each(lambda p, q=q, v=v: q[p] + sampled.corrections(p, q[p], v[p], logs.reward[p]))
         model = regressor.make().fit(inputs, np.concatenate(list(parts)))
-        q, v = _predictions(model, x, logs.action, following, pi, on)
+        q = np.asarray(model.predict(inputs), float)
+        if len(on):  # regressors take no empty arrays
+            v[on] = _expected(model, following, following_pi)
         values.append(float(_expected(model, first, first_pi).mean()))
         if not np.isfinite(values[-1]):
             raise FloatingPointError(
                 f"fitted iteration diverged in sweep {len(values) - 1}: a smaller λ, a trace with the recursive condition "
                 "(trace.recursive_condition) or a regressor that extrapolates less may help"
             )
-        if _settled(values, regressor.tolerance):
-            return Regressed(sampled, model, features, len(values) - 1, True)
-    return Regressed(sampled, model, features, len(values) - 1, False)
+        settled = _settled(values, regressor.tolerance)
+    return Regressed(sampled, model, features, len(values) - 1, settled, (q, v))
 
 
 def _settled(values: list[float], tolerance: float) -> bool:
@@ -288,35 +289,12 @@ def _settled(values: list[float], tolerance: float) -> bool:
     return rate < 1 and abs(last) * rate / (1 - rate) <= tolerance * abs(values[-1])
 
 
-def _predictions(
-    model: Fitted, x: np.ndarray, action: np.ndarray, following: np.ndarray, pi: np.ndarray, on: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """q [N] and v [N], 0 after an end."""
-    v = np.zeros(len(x))
-    if len(on):  # regressors take no empty arrays
-        v[on] = _expected(model, following, pi)
-    return np.asarray(model.predict(with_action(x, action, pi.shape[1] if pi.ndim == 2 else 0)), float), v
-
-
-def _expected(model: Fitted, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
+def _expected(model: Any, x: np.ndarray, pi: np.ndarray) -> np.ndarray:
     """Σ_a π(a|s) Q(s, a) [n], for π [n, A] or for actions [n, m, k]."""
     if pi.ndim == 3:
         return sum(np.asarray(model.predict(with_action(x, pi[:, j], 0))) for j in range(pi.shape[1])) / pi.shape[1]
     A = pi.shape[1]
     return np.asarray(sum(pi[:, a] * model.predict(with_action(x, np.full(len(x), a), A)) for a in range(A)))
-
-
-def _following(
-    sampled: Sampled, features: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features and π(·|s') of the next states that count, and which steps they follow: after an end they may be anything."""
-    logs = sampled.logs
-    on = np.flatnonzero(~logs.terminated)
-    return (
-        features(logs.next_state[on]) if len(on) else np.empty((0, 0)),
-        sampled.next_choices(slice(0, len(logs)))[on],
-        on,
-    )
 
 
 def with_action(x: np.ndarray, action: np.ndarray, actions: int) -> np.ndarray:
@@ -338,5 +316,5 @@ def states_to_features(given: object, logs: Logs) -> Callable[[np.ndarray], obje
 
 
 def _features_of(given: object, logs: Logs) -> Callable[[np.ndarray], np.ndarray]:
-    found = states_to_features(given, logs)
-    return lambda states: feature_matrix(states if found is None else found(states), len(states), "features of s")
+    phi = states_to_features(given, logs)
+    return lambda states: feature_matrix(states if phi is None else phi(states), len(states), "features of s")

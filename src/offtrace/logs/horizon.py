@@ -2,7 +2,7 @@
 
 An episode ends by a horizon where it terminates after as many steps as the longest one. If that is so of at least `SHARE` of the
 episodes, and states that are ids do not tell the step themselves, fits take the number t of the step, as t/T and (t/T)², into
-their features, a θ for each action; of a table, beside a column for each state. Weights need no states, and are the same.
+their features, a θ for each action; of a table, in addition to a column for each state. Weights need no states, and are the same.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def ends_by_horizon(logs: Logs) -> bool:
     >>> ends_by_horizon(simulate(walk, mdps.uniform(walk), episodes=500, seed=0))
     False
     """
-    lengths = np.diff(logs.starts)
+    lengths = logs.lengths
     if logs.tabular:
-        age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], lengths)
+        age = logs.age
         n = np.maximum(np.bincount(logs.state, minlength=logs.states), 1)
         within = age - (np.bincount(logs.state, age, logs.states) / n)[logs.state]
         if within.var() <= TOLD * age.var():
             return False
-    longest = (lengths == lengths.max()) & logs.terminated[logs.starts[1:] - 1]
+    longest = (lengths == lengths.max()) & logs.terminated[logs.last_steps]
     return bool(lengths.max() > 1 and np.count_nonzero(longest) >= max(2, SHARE * logs.episodes))
 
 
@@ -52,8 +52,8 @@ class WithStep:
     """Logs, policies and first states whose states have the number of the step: (id or features, t/T, (t/T)²)."""
 
     def __init__(self, logs: Logs) -> None:
-        self.given, self.longest = logs, int(np.diff(logs.starts).max())
-        age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
+        self.given, self.longest = logs, int(logs.lengths.max())
+        age = logs.age
         state, following = self.states(logs.state, age), self.states(logs.next_state, age + 1)
         self.logs = replace(logs, state=state, next_state=following, states=0, state_names=(), sorted_names=())
 

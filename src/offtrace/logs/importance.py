@@ -18,20 +18,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from offtrace._shared.compile_cache import cached_njit
 from offtrace.logs.container import Logs
-from offtrace.logs.registry import LACKING, MU, Evidence
+from offtrace.logs.fit import Regressed, Regressor
+from offtrace.logs.registry import LACKING, MU
+
+if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The products of ratios in every episode, as logarithms: those of long episodes are no floats."""
 
-    starts: np.ndarray
-    """[E + 1]: where episodes begin."""
+    logs: Logs
     log: np.ndarray
     """log W_t [N]."""
     gamma: float
@@ -41,7 +45,7 @@ class Weights:
     @property
     def episodes(self) -> int:
         """The number of episodes, E."""
-        return len(self.starts) - 1
+        return self.logs.episodes
 
     @cached_property
     def product(self) -> np.ndarray:
@@ -52,17 +56,17 @@ class Weights:
     @property
     def whole(self) -> np.ndarray:
         """W_{T−1} [E]: of whole episodes."""
-        return self.product[self.starts[1:] - 1]
+        return self.product[self.logs.last_steps]
 
     @property
     def log_whole(self) -> np.ndarray:
         """log W_{T−1} [E]."""
-        return self.log[self.starts[1:] - 1]
+        return self.log[self.logs.last_steps]
 
     @cached_property
     def age(self) -> np.ndarray:
         """The number t [N] of each step in its episode."""
-        return np.arange(len(self.log)) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        return self.logs.age
 
     @cached_property
     def discount(self) -> np.ndarray:
@@ -71,20 +75,27 @@ class Weights:
 
     def by_episode(self, x: np.ndarray) -> np.ndarray:
         """The sum of x [N] over each episode [E]."""
-        return np.add.reduceat(x, self.starts[:-1])
+        return self.logs.by_episode(x)
 
     def discounted_mean(self) -> np.ndarray:
         """Σ_t γ^t W_t / Σ_t γ^t of each episode [E], over as many steps as the longest has: one that is over keeps its last W."""
-        lengths, T = np.diff(self.starts), int(np.diff(self.starts).max())
+        lengths = self.logs.lengths
+        T = int(lengths.max())
         γ = self.gamma ** np.arange(T + 1)
         total, after = γ[:T].sum(), np.append(np.cumsum(γ[:T][::-1])[::-1], 0.0)
         with np.errstate(over="ignore", invalid="ignore"):
             rest = np.where(after[lengths] > 0, self.whole * after[lengths], 0.0)
             return (self.by_episode(self.discount * self.product) + rest) / total
 
+    @property
+    def worth_by_step(self) -> float:
+        """How many episodes the discounted means are worth."""
+        with np.errstate(divide="ignore"):
+            return worth(np.log(self.discounted_mean()))
+
     def log_totals(self, power: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
         """log Σ_e W_t^power at each t [T], and what the episodes that are over have in it, each with its last W [T]."""
-        lengths = np.diff(self.starts)
+        lengths = self.logs.lengths
         running, last = (
             _log_sums(power * log, at, int(lengths.max()) + 1)
             for log, at in ((self.log, self.age), (self.log_whole, lengths))
@@ -98,11 +109,33 @@ class Weights:
             return np.exp(2 * self.log_totals()[0] - self.log_totals(2.0)[0])
 
 
+def shares(log_weights: np.ndarray) -> np.ndarray:
+    """W / ΣW, also where W itself is no float; NaN where all W are 0."""
+    if log_weights.max() == -np.inf:
+        return np.full(len(log_weights), np.nan)
+    w = np.exp(log_weights - log_weights.max())
+    return w / w.sum()
+
+
+def worth(log_weights: np.ndarray) -> float:
+    """How many equal weights these are worth, by Kish; 0 where all are 0 or one is infinite."""
+    return kish(shares(log_weights)) if np.isfinite(log_weights.max()) else 0.0
+
+
+def kish(x: np.ndarray) -> float:
+    """(Σ|x|)² / Σx², computed so that nothing overflows; 0 where there is nothing."""
+    largest = np.abs(x).max(initial=0.0)
+    if not 0 < largest < np.inf:
+        return 0.0
+    y = np.abs(x / largest)
+    return float(y.sum() ** 2 / (y**2).sum())
+
+
 def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float, bound: float | None = None) -> Weights:
     """The products of ratios of these logs."""
     log = np.empty(len(logs))
     _sums(np.asarray(log_pi), np.asarray(log_mu), logs.starts, log)
-    return Weights(logs.starts, log, gamma, bound)
+    return Weights(logs, log, gamma, bound)
 
 
 @cached_njit(nogil=True, error_model="numpy")
@@ -135,9 +168,7 @@ class Estimate:
 
 def ordinary(w: Weights, x: np.ndarray) -> Estimate:
     """(1/E) Σ_e W_{T−1} Σ_t γ^t x_t."""
-    return Estimate(
-        w.whole * w.by_episode(w.discount * x), w.discount * np.repeat(w.whole, np.diff(w.starts)) / w.episodes
-    )
+    return Estimate(w.whole * w.by_episode(w.discount * x), w.discount * w.logs.of_steps(w.whole) / w.episodes)
 
 
 def weighted(w: Weights, x: np.ndarray) -> Estimate:
@@ -145,7 +176,7 @@ def weighted(w: Weights, x: np.ndarray) -> Estimate:
     share = np.exp(w.log_whole - np.logaddexp.reduce(w.log_whole))
     returns = w.by_episode(w.discount * x)
     value = share @ returns
-    return Estimate(value + w.episodes * share * (returns - value), w.discount * np.repeat(share, np.diff(w.starts)))
+    return Estimate(value + w.episodes * share * (returns - value), w.discount * w.logs.of_steps(share))
 
 
 def per_decision(w: Weights, x: np.ndarray) -> Estimate:
@@ -161,7 +192,7 @@ def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
     mean = np.bincount(w.age, share * x, len(total))
     after = np.zeros(len(total) + 1)
     _after(γ * mean, total, over, after)
-    lengths = np.diff(w.starts)
+    lengths = w.logs.lengths
     moved = w.by_episode(w.discount * share * (x - mean[w.age]))
     at_rest = np.exp(w.log_whole - np.append(over, np.inf)[lengths]) * after[lengths]
     moved -= np.where(w.log_whole > -np.inf, at_rest, 0.0)
@@ -183,14 +214,14 @@ def truncated(w: Weights, x: np.ndarray) -> Estimate:
     return per_decision(replace(w, log=np.minimum(w.log, np.log(c))), x)
 
 
-def cut(logs: Logs) -> np.ndarray:
-    """Whether each step [N] was followed by more that is not seen."""
-    return logs.truncated & ~logs.terminated
-
-
 @dataclass(frozen=True)
 class Weighting:
-    """How an estimator weighs, and whether it weighs TD errors (doubly robust) or rewards: the function of its entry."""
+    """How an estimator weighs, and whether it weighs TD errors (doubly robust) or rewards: the function of its entry.
+
+    A doubly robust one takes Q̂ of the direct method, cross-fitted: its own error is of second order there. Beyond a truncation
+    V̂ of a table or a linear function is that of all logs, and that an episode also moves V̂ counts in what it contributes; of a
+    regressor, cross-fitted here too, this is left out.
+    """
 
     weigh: Callable[[Weights, np.ndarray], Estimate]
     doubly_robust: bool = False
@@ -199,10 +230,27 @@ class Weighting:
         """The estimate, and what each episode contributes [E]."""
         if evidence.weights is None:
             raise ValueError(LACKING[MU])
-        return evidence.direct.estimate(self, evidence.weights)
+        one_step, draws = evidence.one_step, evidence.policy.draws
+        logs, beyond = one_step.logs, one_step.logs.cut
+        q, v, first = np.zeros(len(logs)), np.zeros(len(logs)), np.zeros(logs.episodes)
+        by_regressor = isinstance(evidence.model, Regressor)
+        if self.doubly_robust:
+            q, v, first = evidence.crossed
+        elif draws and beyond.any():  # else what came after a cut is left out, and a check says so
+            q, v = evidence.crossed[:2] if by_regressor else evidence.direct.at_steps
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # products that overflow are a failed check
+            weighed = self.weigh(evidence.weights, self.signal(logs, evidence.gamma, q, v))
+            contributions = weighed.contributions + first
+            value = float(contributions.mean())
+        known = draws and not by_regressor and np.isfinite(weighed.by_step).all()
+        if self.doubly_robust or not beyond.any() or not known or isinstance(evidence.direct, Regressed):
+            return value, contributions
+        basis, weight = evidence.direct.basis, evidence.gamma * np.where(beyond, weighed.by_step, 0.0)
+        gradient = sum(one_step.each(lambda p: basis.spread(p, None, weight[p]), basis.piece), np.zeros(basis.size))
+        return value, contributions + logs.episodes * evidence.direct.influence(gradient)
 
     def signal(self, logs: Logs, gamma: float, q: np.ndarray, v: np.ndarray) -> np.ndarray:
         """x_t [N]; q and v [N] are Q̂(s_t, a_t) and V̂(s_{t+1}), of which only what the estimator uses is read."""
-        goes_on = ~logs.terminated if self.doubly_robust else cut(logs)
+        goes_on = ~logs.terminated if self.doubly_robust else logs.cut
         x = logs.reward + np.where(goes_on, gamma * v, 0.0)
         return x - q if self.doubly_robust else x

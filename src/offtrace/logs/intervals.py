@@ -60,8 +60,8 @@ def bootstrap(contributions: np.ndarray, confidence: float, resamples: int, seed
         n = min(max(1, DRAWS // E), resamples - first)
         weight = _weights(rng, (n, E))
         parts.append(weight @ both / weight.sum(axis=1, keepdims=True))
-    found = np.concatenate(parts)
-    moved, squared = found[:, : len(mean)], found[:, len(mean) :]
+    draws = np.concatenate(parts)
+    moved, squared = draws[:, : len(mean)], draws[:, len(mean) :]
     spread = np.sqrt(np.maximum(squared - moved**2, np.finfo(float).tiny))
     tail = (1 - confidence) / 2
     low, high = np.quantile(moved / spread, [tail, 1 - tail], axis=0, method="inverted_cdf")
@@ -119,7 +119,7 @@ def range_of(logs: Logs, gamma: float, rewards: tuple[float, float] | None, long
             f"rewards says that they lie in [{lo:g}, {hi:g}], but the logs have them from {seen[0]:g} to {seen[1]:g}"
         )
     lo, hi = min(lo, 0.0), max(hi, 0.0)
-    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    lengths, ended = logs.lengths, logs.terminated[logs.last_steps]
     if longest is not None and longest < lengths.max():
         raise ValueError(
             f"longest says that no episode has more than {longest} steps, but one in the logs has {lengths.max()}"
@@ -194,7 +194,7 @@ def without_share(x: np.ndarray, ε: float) -> float:
 
 def _shifted(logs: Logs, w: Weights, reward: np.ndarray, lo: float, allowed: Range) -> np.ndarray:
     """X [E] of each episode, for rewards of at least lo ≤ 0."""
-    lengths, ended = np.diff(logs.starts), logs.terminated[logs.starts[1:] - 1]
+    lengths, ended = logs.lengths, logs.terminated[logs.last_steps]
     with np.errstate(over="ignore", invalid="ignore"):  # ∞ · 0, where a product overflows and nothing is left to add
         x = w.by_episode(np.where(reward > lo, w.discount * w.product * (reward - lo), 0.0))
         if lo < 0:

@@ -6,10 +6,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
@@ -24,32 +23,35 @@ RETRIES = 20
 def files_in(source: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """The files of a folder, of a pattern, or of a list."""
     if isinstance(source, str | Path):
-        found = files_of(source)
+        files = files_of(source)
     else:
-        found = tuple(Path(file) for file in source)
-    if not found:
+        files = tuple(Path(file) for file in source)
+    if not files:
         raise FileNotFoundError(f"there are no files: {source!r} is no folder, file or pattern that fits any")
-    for file in found:
+    for file in files:
         if not file.is_file():
             raise FileNotFoundError(f"{file} is not there")
-    return tuple(file.resolve() for file in found)
+    return tuple(file.resolve() for file in files)
 
 
-def check_episodes(files: Sequence[Path], low: np.ndarray, high: np.ndarray, n: np.ndarray, column: str) -> None:
-    """Raise where two files have the same episode. `low`, `high` and `n` [files]: the least and largest id, and how many.
+def check_episodes(files: Sequence[Path], ids: Sequence[tuple[Any, Any, int]], column: str) -> None:
+    """Raise where two files have the same episode. `ids`: the least and the largest id of each file, and how many there are.
 
     Only files whose ranges of ids overlap are read again.
     """
-    first_file, *others = (int(i) for i in np.argsort(low, kind="stable"))
-    groups = [[first_file]]
-    for i in others:
-        if low[i] <= max(high[j] for j in groups[-1]):
+    groups: list[list[int]] = []
+    reach: Any = None
+    for i in sorted(range(len(files)), key=lambda i: ids[i][0]):
+        low, high, _ = ids[i]
+        if groups and low <= reach:
             groups[-1].append(i)
+            reach = max(reach, high)
         else:
             groups.append([i])
+            reach = high
     for group in groups:
         if len(group) > 1:
-            _raise_for_twice(tuple(files[i] for i in group), column, int(n[group].sum()))
+            _raise_for_twice(tuple(files[i] for i in group), column, sum(ids[i][2] for i in group))
 
 
 def _raise_for_twice(files: tuple[Path, ...], column: str, expected: int) -> None:
@@ -65,62 +67,53 @@ def _raise_for_twice(files: tuple[Path, ...], column: str, expected: int) -> Non
     )
 
 
-class Executor(Protocol):
-    """What runs the work."""
-
-    def each(self, work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
-        """`work(file, *given)` for each file, in order; no more than a few results wait."""
-        ...
-
-    def close(self) -> None:
-        """End what was started for it."""
-        ...
+Map = Callable[..., Iterator[Any]]
+"""`each(work, files, *given)`: `work(file, *given)` for each file, in order; no more than a few results wait."""
 
 
-class Threads:
-    """Threads of this process: the kernels and polars let go of the interpreter's lock."""
+@contextmanager
+def by_threads(workers: int | None) -> Iterator[Map]:
+    """A map by threads of this process: the kernels and polars let go of the interpreter's lock."""
+    n = workers or cores()
+    with ThreadPoolExecutor(n, thread_name_prefix="offtrace") as pool:
 
-    def __init__(self, workers: int | None) -> None:
-        self.workers = workers or cores()
+        def each(work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
+            for first in range(0, len(files), n):
+                yield from pool.map(lambda file: work(file, *given), files[first : first + n])
 
-    def each(self, work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
-        """See `Executor`."""
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="offtrace") as pool:
-            for first in range(0, len(files), self.workers):
-                yield from pool.map(lambda file: work(file, *given), files[first : first + self.workers])
-
-    def close(self) -> None:
-        """There is nothing to end."""
+        yield each
 
 
-class OnRay:
-    """The tasks of a Ray cluster, the one at `address` or a new one on this machine. Its nodes must see the same files."""
+@contextmanager
+def by_ray(address: str | None, workers: int | None) -> Iterator[Map]:
+    """A map by tasks of the Ray cluster at `address`, or of a new one on this machine. Its nodes must see the same files.
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                import ray
-        except ImportError:
-            raise ImportError(f"sweeps on Ray need Ray: {install('ray')}") from None
-        self.ray: Any = ray
-        self.own = not self.ray.is_initialized()
-        if self.own:
-            new = {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
-            quiet = {"logging_level": "ERROR", "log_to_driver": False}
-            self.ray.init(address=address or "local", **quiet, **({} if address else new))
-        self.workers = workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+    A task that is lost with its worker or node is run again by Ray.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import ray as imported
+    except ImportError:
+        raise ImportError(f"sweeps on Ray need Ray: {install('ray')}") from None
+    ray: Any = imported
+    own = not ray.is_initialized()
+    if own:
+        new = {"num_cpus": workers or cores(), "num_gpus": 0, "include_dashboard": False}
+        quiet = {"logging_level": "ERROR", "log_to_driver": False}
+        ray.init(address=address or "local", **quiet, **({} if address else new))
+    n = 2 * (workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
 
-    def each(self, work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
-        """See `Executor`. A task that is lost with its worker or node is run again by Ray."""
-        task = self.ray.remote(work).options(num_cpus=1, max_retries=RETRIES, name="offtrace sweep")
-        shared = [self.ray.put(one) for one in given]  # once, and not with every task
-        for first in range(0, len(files), 2 * self.workers):
-            begun = [task.remote(file, *shared) for file in files[first : first + 2 * self.workers]]
-            yield from (self.ray.get(each) for each in begun)
+    def each(work: Callable[..., T], files: Sequence[Path], *given: object) -> Iterator[T]:
+        task = ray.remote(work).options(num_cpus=1, max_retries=RETRIES, name="offtrace sweep")
+        shared = [ray.put(one) for one in given]  # once, and not with every task
+        for first in range(0, len(files), n):
+            begun = [task.remote(file, *shared) for file in files[first : first + n]]
+            yield from (ray.get(one) for one in begun)
 
-    def close(self) -> None:
-        """Leave the cluster, if this process was not in it before."""
-        if self.own:
-            self.ray.shutdown()
+    try:
+        yield each
+    finally:
+        if own:
+            ray.shutdown()

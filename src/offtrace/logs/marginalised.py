@@ -21,6 +21,7 @@ from there is taken for worth 0, and a check says how much that is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,10 @@ from scipy.sparse import csr_array
 from offtrace._shared.number_text import number, percent
 from offtrace.logs.checks import MUCH, Check, Checking, Estimated, in_range, markov, rests_on
 from offtrace.logs.linear_systems import solve
-from offtrace.logs.registry import LACKING, MU, TABLE, Evidence
+from offtrace.logs.registry import LACKING, MU, TABLE
+
+if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
 
 LARGEST = 1e9
 """Steps in a state, on average: more of them are those of a walk without an end, which rounding keeps finite."""
@@ -91,32 +95,28 @@ def marginalised(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
     weight = d.ratio[logs.state]
     value = float((weight * d.step_ratio) @ logs.reward) / logs.episodes
     error = weight * (d.step_ratio * (logs.reward + evidence.gamma * v_next) - d.values[logs.state])
-    pull = np.add.reduceat(error, logs.starts[:-1])
+    pull = logs.by_episode(error)
     return value, starts.contributions(d.values[starts.state]) + pull
 
 
-def settled(evidence: Evidence, found: Estimated) -> Check | None:
+def settled(evidence: Evidence, estimated: Estimated) -> Check | None:
     """Whether there is an occupancy: not where π goes on for ever and γ = 1."""
-    if not np.isnan(found.value):
+    if not np.isnan(estimated.value):
         return None
     words = "the occupancy of the target policy was not found, so that it has no value and no interval; try a γ below 1"
     return Check("settled", float("nan"), words, True)
 
 
-def mean_ratio(evidence: Evidence, found: Estimated) -> Check | None:
-    """The mean of ρ over the states of π, which should be 1."""
-    if np.isnan(found.value):
+def mean_ratio(evidence: Evidence, estimated: Estimated) -> Check | None:
+    """Σ_i w(s_i) ρ_i / Σ_i w(s_i), the mean of ρ over the states of π, which should be 1; None where no step weighs anything."""
+    if np.isnan(estimated.value):
         return None
     d = evidence.densities
-    return mean_of_ratios(d.ratio[evidence.logs.state], d.step_ratio, evidence.logs.starts)
-
-
-def mean_of_ratios(weight: np.ndarray, ratio: np.ndarray, starts: np.ndarray) -> Check | None:
-    """Check Σ_i w(s_i) ρ_i / Σ_i w(s_i) of weights and ratios [N]; None where no step weighs anything."""
+    weight, ratio = d.ratio[evidence.logs.state], d.step_ratio
     if not weight.sum() > 0:
         return None
     mean = float(weight @ ratio / weight.sum())
-    by_episode = np.add.reduceat(weight * (ratio - mean), starts[:-1])
+    by_episode = evidence.logs.by_episode(weight * (ratio - mean))
     off = abs(mean - 1) > max(3 * float(np.sqrt((by_episode**2).sum()) / weight.sum()), 0.02) or not 0.5 < mean < 2
     words = f"its ratios of actions have the mean {number(mean)}"
     if off:
@@ -126,9 +126,9 @@ def mean_of_ratios(weight: np.ndarray, ratio: np.ndarray, starts: np.ndarray) ->
     return Check("mean weight", mean, words, off)
 
 
-def lost(evidence: Evidence, found: Estimated) -> Check | None:
+def lost(evidence: Evidence, estimated: Estimated) -> Check | None:
     """How much of π's way arrives where nothing was logged."""
-    share = 0.0 if np.isnan(found.value) else evidence.densities.lost
+    share = 0.0 if np.isnan(estimated.value) else evidence.densities.lost
     if not share:
         return None
     words = f"{percent(share)} of the target's way, discounted, leads to states in which nothing was logged: taken for worth 0"

@@ -72,7 +72,7 @@ class HiddenStates:
 def hidden_states(logs: Logs, gamma: float, *, timed: bool = False) -> HiddenStates | None:
     """Test whether the states of a log are Markov; None where they or the actions are no ids.
 
-    `timed`: the number of the step is a part of the state, and told in words of it.
+    `timed`: the number of the step is a part of the state.
     """
     if not logs.tabular or logs.continuous:
         return None
@@ -92,10 +92,9 @@ def _moments(logs: Logs, others: Logs, gamma: float, timed: bool) -> tuple[NDArr
     V is that of other episodes: one that knew these would seem to know what follows in them.
     """
     V = _mean_returns(others, gamma)
-    pairs = logs.state * logs.actions + logs.action
+    pairs = logs.pairs
     if timed:
-        age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], np.diff(logs.starts))
-        pairs = pairs * (int(age.max()) + 1) + age
+        pairs = pairs * (int(logs.age.max()) + 1) + logs.age
     _, pair, n = np.unique(pairs, return_inverse=True, return_counts=True)
 
     def less_mean(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,18 +111,18 @@ def _moments(logs: Logs, others: Logs, gamma: float, timed: bool) -> tuple[NDArr
 
 def _mean_returns(logs: Logs, gamma: float) -> NDArray[np.float64]:
     """The mean return that followed each state [S], up to where episodes end or were cut; 0 where nothing did."""
-    nothing = np.zeros(len(logs))
+    visits, nothing = np.bincount(logs.state, minlength=logs.states), np.zeros(len(logs))
     returns = corrections(
         QLambda(lam=1.0), reward=logs.reward, q=nothing, next_value=nothing, terminated=logs.terminated,
         truncated=logs.truncated, gamma=gamma,
     )  # fmt: skip
-    return np.bincount(logs.state, returns, logs.states) / np.maximum(np.bincount(logs.state, minlength=logs.states), 1)
+    return np.bincount(logs.state, returns, logs.states) / np.maximum(visits, 1)
 
 
 def _past(logs: Logs, v: NDArray[np.float64], e: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     """The numbers of `PAST` at each step, each [N]."""
-    first = np.repeat(logs.starts[:-1], np.diff(logs.starts))
-    age = np.arange(len(logs)) - first
+    first = logs.of_steps(logs.first_steps)
+    age = logs.age
     begins = age == 0
     before = np.append(0.0, np.cumsum(e)[:-1])
     so_far = (before - before[first]) / np.sqrt(np.maximum(age, 1))
@@ -134,13 +133,13 @@ def _past(logs: Logs, v: NDArray[np.float64], e: NDArray[np.float64]) -> tuple[N
 def _tested(moments: NDArray[np.float64], lost: NDArray[np.float64]) -> HiddenStates:
     """The test of Σ_t z_t e_t = 0, for z_t e_t [N, k] whose squares are too small by factors [N], since means were taken off."""
     size = np.sqrt((moments**2).sum(axis=0))
-    told = size > 0  # else state and action already say it
-    if not told.any():
+    informative = size > 0  # else state and action already say it
+    if not informative.any():
         return HiddenStates(1.0)
-    scaled = moments[:, told] / size[told]
+    scaled = moments[:, informative] / size[informative]
     g, C = scaled.sum(axis=0), (lost[:, None] * scaled).T @ scaled
     values, vectors = np.linalg.eigh(C)
     kept = values > 1e-8 * values[-1]
     statistic = float(((vectors[:, kept].T @ g) ** 2 / values[kept]).sum())
-    most = np.flatnonzero(told)[int(np.argmax(np.abs(g)))]
+    most = np.flatnonzero(informative)[int(np.argmax(np.abs(g)))]
     return HiddenStates(float(chdtrc(np.count_nonzero(kept), statistic)), PAST[most])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,23 +15,6 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 320, 22
 """The size of a drawing, in pixels."""
 BLUE, GREY = "#0072b2", "#8a9098"
-
-
-class Line(NamedTuple):
-    """One line of the table."""
-
-    title: str
-    estimate: str
-    interval: str
-    rests_on: str
-    colour: str
-    bar: tuple[float, float] | None
-    """Where the interval is drawn, in pixels; None where there is none."""
-    thickness: int
-    point: float | None
-    """Where the estimate is drawn; None outside of the axis."""
-    arrows: Sequence[tuple[int, int]]
-    """Tips and bases of the arrows where something leaves the axis."""
 
 
 def span(result: Result) -> tuple[float, float]:
@@ -59,18 +41,19 @@ def html(result: Result) -> str:
     axis, best = span(result), result.headline
     digits = decimals_on_axis(axis[1] - axis[0])
     lines = [
-        Line(
-            row.title + (" ✗" if row.failed else ""),
-            fixed(row.estimate, digits),
-            fixed_interval(row.low, row.high, digits),
-            "" if np.isnan(row.effective) else count(row.effective),
-            *_drawn(row.low, row.high, row.estimate, axis, BLUE if row is best else GREY),
-        )
+        {
+            "title": row.title + (" ✗" if row.failed else ""),
+            "estimate": fixed(row.estimate, digits),
+            "interval": fixed_interval(row.low, row.high, digits),
+            "rests_on": "" if np.isnan(row.effective) else count(row.effective),
+            **_drawn(row.low, row.high, row.estimate, axis, BLUE if row is best else GREY),
+        }
         for row in result.estimates
     ]
     if (c := result.conservative) is not None:
         ends = "empty" if c.empty else fixed_interval(c.low, c.high, digits)
-        lines.append(Line("conservative", "", ends, "", *_drawn(c.low, c.high, float("nan"), axis, GREY)))
+        drawn = _drawn(c.low, c.high, float("nan"), axis, GREY)
+        lines.append({"title": "conservative", "estimate": "", "interval": ends, "rests_on": "", **drawn})
     return rendered(
         "offtrace.logs",
         "notebook_table.html",
@@ -82,19 +65,18 @@ def html(result: Result) -> str:
     )
 
 
-def _drawn(
-    low: float, high: float, at: float, axis: tuple[float, float], colour: str
-) -> tuple[str, tuple[float, float] | None, int, float | None, list[tuple[int, int]]]:
-    """The last fields of a line: the interval as a bar, the estimate as a point, arrows where they leave the axis."""
+def _drawn(low: float, high: float, at: float, axis: tuple[float, float], colour: str) -> dict[str, object]:
+    """A line's drawing, in pixels: the interval as a bar, the estimate as a point, arrows where they leave the axis."""
     first, last = axis
 
     def x(value: float) -> float:
         return float(np.clip((value - first) / (last - first), 0, 1)) * (WIDTH - 20) + 10
 
-    bar = None if np.isnan(low) or np.isnan(high) else (x(low), x(high))
-    arrows: list[tuple[int, int]] = []
-    if min(low, at) < first:
-        arrows.append((2, 8))
-    if max(high, at) > last:
-        arrows.append((WIDTH - 2, WIDTH - 8))
-    return colour, bar, 2 if np.isnan(at) else 7, x(at) if first <= at <= last else None, arrows
+    arrows = [(2, 8)] * (min(low, at) < first) + [(WIDTH - 2, WIDTH - 8)] * (max(high, at) > last)  # tips and bases
+    return {
+        "colour": colour,
+        "bar": None if np.isnan(low) or np.isnan(high) else (x(low), x(high)),
+        "thickness": 2 if np.isnan(at) else 7,
+        "point": x(at) if first <= at <= last else None,
+        "arrows": arrows,
+    }

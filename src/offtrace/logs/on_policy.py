@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offtrace.logs.container import Logs
-from offtrace.logs.description import counts
 from offtrace.logs.fit import Fit, Model, Regressed, fit
 from offtrace.logs.intervals import bootstrap
 from offtrace.logs.operator import Sampled
@@ -68,7 +67,7 @@ def on_policy(trace: Trace, logs: Logs, gamma: float) -> Sampled:
         )
         return _Sarsa(trace, replace(logs, log_mu=log_mu), policy, gamma)
     if logs.tabular:
-        both = counts(logs)
+        both = logs.counts
         visits = both.sum(axis=1, keepdims=True)
         table = np.where(visits > 0, both / np.maximum(visits, 1), 1 / logs.actions)
         log_mu = np.log(table[logs.state, logs.action])
@@ -79,10 +78,10 @@ def on_policy(trace: Trace, logs: Logs, gamma: float) -> Sampled:
     return _Sarsa(trace, replace(logs, log_mu=log_mu), policy, gamma)
 
 
-def first_values(found: Fit | Regressed) -> NDArray[np.float64]:
+def first_values(fitted: Fit | Regressed) -> NDArray[np.float64]:
     """Q̂(s_0, a_0) of each episode [E]."""
-    logs = found.sampled.logs
-    return np.asarray(found.at_steps[0][logs.starts[:-1]])
+    logs = fitted.sampled.logs
+    return np.asarray(fitted.at_steps[0][logs.first_steps])
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +129,10 @@ def observed_returns(logs: Logs, gamma: float, model: Model) -> tuple[NDArray[np
 
     A truncated episode went on unseen: γ^T V̂(s_T) stands for the rest, V̂ fitted to the returns themselves (λ = 1).
     """
-    lengths = np.diff(logs.starts)
-    age = np.arange(len(logs)) - np.repeat(logs.starts[:-1], lengths)
-    seen = np.add.reduceat(gamma**age * logs.reward, logs.starts[:-1])
-    last = logs.starts[1:] - 1
+    lengths = logs.lengths
+    age = logs.age
+    seen = logs.by_episode(gamma**age * logs.reward)
+    last = logs.last_steps
     cut = logs.truncated[last] & ~logs.terminated[last]
     beyond = np.zeros(len(seen))
     if cut.any() and (gamma ** lengths[cut]).max() > 1e-6:

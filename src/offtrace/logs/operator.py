@@ -150,11 +150,11 @@ class Sampled:
     def _following(self) -> np.ndarray:
         """π(·|s') [N, A], or actions [N, m, k], asked for once."""
         logs = self.logs
-        found = np.zeros((len(logs), *self.policy.choices(logs.state[:1]).shape[1:]))
+        choices = np.zeros((len(logs), *self.policy.choices(logs.state[:1]).shape[1:]))
         for piece in logs.pieces(PIECE):
             on = np.flatnonzero(~logs.terminated[piece])  # after an end the next state may be anything
-            found[piece][on] = self.policy.choices(logs.next_state[piece][on])
-        return found
+            choices[piece][on] = self.policy.choices(logs.next_state[piece][on])
+        return choices
 
     def _cut(self, piece: slice) -> Trace:
         return self.trace.mapped(lambda each: each[piece])

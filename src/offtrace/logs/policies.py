@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +37,11 @@ class Policy:
         """π(·|s) [n, A] in float64: of ids [n], or of features [n, d]."""
         if self.table is not None:
             return self.table[states]
-        found = np.empty((len(states), self.actions))  # of no states the policy is not asked
+        pi = np.empty((len(states), self.actions))  # of no states the policy is not asked
         for first in range(0, len(states), PIECE):
             piece = slice(first, first + PIECE)
-            found[piece] = _checked(self.ask(states[piece]), len(states[piece]), self.actions, self.called, first)
-        return found
+            pi[piece] = _checked(self.ask(states[piece]), len(states[piece]), self.actions, self.called, first)
+        return pi
 
     @property
     def draws(self) -> bool:
@@ -50,9 +50,9 @@ class Policy:
 
     def log_taken(self, logs: Logs, steps: slice) -> np.ndarray:
         """log π(a|s) [n] of the actions taken; −∞ where π = 0."""
-        found = self.probabilities(logs.state[steps])
+        pi = self.probabilities(logs.state[steps])
         with np.errstate(divide="ignore"):
-            return np.log(found[np.arange(len(found)), logs.action[steps]])
+            return np.log(pi[np.arange(len(pi)), logs.action[steps]])
 
     def choices(self, states: np.ndarray) -> np.ndarray:
         """What Σ_a π(a|s) goes over: the probabilities [n, A]; of real-valued actions, some of them [n, m, k], all alike."""
@@ -145,15 +145,15 @@ def _of_function(policy: Callable[[np.ndarray], object], logs: Logs, called: str
     """The function, with a mapping that it returns as an array whose columns are in the order of the actions."""
 
     def ask(states: np.ndarray) -> object:
-        found = policy(states)
-        if isinstance(found, Mapping):
-            return _by_name(list(found), list(found.values()), len(states), logs, called)
+        given = policy(states)
+        if isinstance(given, Mapping):
+            return _by_name(list(given), list(given.values()), len(states), logs, called)
         names = ", ".join(f"{name!r}: …" for name in logs.names("actions")[:2])
         logs.require_order(
             f"{called} gives an array [n, A], whose columns go by position (by name would be a mapping, {{{names}}})",
             "actions",
         )
-        return found
+        return given
 
     return ask
 
@@ -162,13 +162,13 @@ def _of_classifier(classifier: Any, logs: Logs, called: str) -> Callable[[np.nda
     """predict_proba with its columns put where `classes_` says; actions that it never saw have probability 0."""
 
     def ask(states: np.ndarray) -> object:
-        found = np.asarray(classifier.predict_proba(states if states.ndim == 2 else states[:, None]))
+        given = np.asarray(classifier.predict_proba(states if states.ndim == 2 else states[:, None]))
         if (classes := getattr(classifier, "classes_", None)) is not None:
-            return _by_name(np.asarray(classes).tolist(), list(found.T), len(states), logs, called)
+            return _by_name(np.asarray(classes).tolist(), list(given.T), len(states), logs, called)
         logs.require_order(
             f"{called} has no classes_, so that the columns of its predictions go by position", "actions"
         )
-        return found
+        return given
 
     return ask
 
@@ -176,7 +176,7 @@ def _of_classifier(classifier: Any, logs: Logs, called: str) -> Callable[[np.nda
 def _by_name(given: list[Any], columns: list[Any], n: int, logs: Logs, called: str) -> np.ndarray:
     """Probabilities [n, A] from a column for each of these actions; others have probability 0."""
     names = logs.names("actions")
-    place, found = {name: a for a, name in enumerate(names)}, np.zeros((n, len(names)))
+    place, pi = {name: a for a, name in enumerate(names)}, np.zeros((n, len(names)))
     for name, column in zip(given, columns, strict=True):
         if name not in place:
             raise ValueError(
@@ -185,40 +185,27 @@ def _by_name(given: list[Any], columns: list[Any], n: int, logs: Logs, called: s
                 "all of them: actions=…"
             )
         try:
-            found[:, place[name]] = as_array(column, called)
+            pi[:, place[name]] = as_array(column, called)
         except ValueError:
             raise ValueError(
                 f"{called} gave {np.shape(column)} for the action {name!r} in {n} states: it must be [n] = ({n},)"
             ) from None
-    return found
+    return pi
 
 
-@runtime_checkable
-class Tensor(Protocol):
-    """A tensor of PyTorch, which is not imported for it."""
-
-    def detach(self) -> Tensor:
-        """The same without gradients."""
-        ...
-
-    def cpu(self) -> Tensor:
-        """The same in the main memory."""
-        ...
-
-
-def as_array(found: object, called: str, what: str = "numbers") -> np.ndarray:
-    """What a policy gave, in float64."""
-    if isinstance(found, Tensor):
-        found = found.detach().cpu()
+def as_array(given: Any, called: str, what: str = "numbers") -> np.ndarray:
+    """What a policy gave, in float64; tensors of PyTorch too, which is not imported for it."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
     try:
-        return np.ascontiguousarray(found, dtype=np.float64)
+        return np.ascontiguousarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"{called} gave {type(found).__name__}: it must give an array of {what}") from None
+        raise TypeError(f"{called} gave {type(given).__name__}: it must give an array of {what}") from None
 
 
-def _checked(found: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
+def _checked(given: object, n: int, actions: int, called: str, first: int = 0) -> np.ndarray:
     """Probabilities [n, A] as float64; else an error that names the first row that is none."""
-    probabilities = as_array(found, called, "probabilities [n, A]")
+    probabilities = as_array(given, called, "probabilities [n, A]")
     if probabilities.shape != (n, actions):
         raise ValueError(
             f"{called} gave an array of shape {probabilities.shape} for {n} states: it must be [n, A] = {(n, actions)}"

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_array
-from offtrace.logs.weight_shares import kish, shares
 
 DRAWS = 8
 """Actions that are drawn in each state."""
@@ -103,13 +103,13 @@ class RealPolicy(Policy):
         if self.density is None:
             assert logs.log_pi is not None
             return logs.log_pi[steps]
-        found = np.empty(len(logs.reward[steps]))
+        log_pi = np.empty(len(logs.reward[steps]))
         first = steps.indices(len(logs))[0]
-        for at in range(0, len(found), PIECE):
-            part = slice(first + at, first + min(at + PIECE, len(found)))
+        for at in range(0, len(log_pi), PIECE):
+            part = slice(first + at, first + min(at + PIECE, len(log_pi)))
             given = as_array(self.density(logs.state[part], logs.action[part]), self.called)
-            found[at : at + PIECE] = _log_densities(given, part.stop - part.start, part.start, self.called)
-        return found
+            log_pi[at : at + PIECE] = _log_densities(given, part.stop - part.start, part.start, self.called)
+        return log_pi
 
     def action_of(self, states: np.ndarray) -> np.ndarray:
         """π(s) [n, k] of a deterministic policy."""
@@ -129,18 +129,18 @@ class RealPolicy(Policy):
         return self._vectors(drawn, DRAWS * len(states)).reshape(len(states), DRAWS, self.numbers)
 
     def _vectors(self, given: object, n: int) -> np.ndarray:
-        found = as_array(given, self.called)
-        if self.numbers == 1 and found.shape == (n,):
-            found = found[:, None]
-        if found.shape != (n, self.numbers):
+        actions = as_array(given, self.called)
+        if self.numbers == 1 and actions.shape == (n,):
+            actions = actions[:, None]
+        if actions.shape != (n, self.numbers):
             raise ValueError(
-                f"{self.called} gave actions of shape {found.shape} for {n} states: they must be [n, k] = {(n, self.numbers)}"
+                f"{self.called} gave actions of shape {actions.shape} for {n} states: they must be [n, k] = {(n, self.numbers)}"
             )
-        if not np.isfinite(found).all():
+        if not np.isfinite(actions).all():
             raise ValueError(
-                f"{self.called} gave an action that is not finite, in row {int(np.argmin(np.isfinite(found).all(axis=1)))}"
+                f"{self.called} gave an action that is not finite, in row {int(np.argmin(np.isfinite(actions).all(axis=1)))}"
             )
-        return found
+        return actions
 
     def for_logs(self, logs: Logs, gamma: float) -> Policy:
         """The same with a bandwidth for these logs, where it needs one."""
@@ -168,11 +168,11 @@ class RealPolicy(Policy):
         """The share [n] of what it does in these states that lies outside of the range of logged actions."""
         if not self.draws:
             return np.zeros(len(states))
-        low, high, found = logs.action.min(axis=0), logs.action.max(axis=0), np.empty(len(states))
+        low, high, share = logs.action.min(axis=0), logs.action.max(axis=0), np.empty(len(states))
         for at in range(0, len(states), PIECE):
             taken = self.choices(states[at : at + PIECE])
-            found[at : at + PIECE] = ((taken < low) | (taken > high)).any(axis=2).mean(axis=1)
-        return found
+            share[at : at + PIECE] = ((taken < low) | (taken > high)).any(axis=2).mean(axis=1)
+        return share
 
 
 def _log_densities(given: np.ndarray, n: int, first: int, called: str) -> np.ndarray:
@@ -220,13 +220,13 @@ def with_log_pi(policy: object, logs: Logs) -> Logs:
 def _bandwidth(given: float | Sequence[float] | None, k: int) -> np.ndarray | None:
     if given is None:
         return None
-    found = np.asarray(given, dtype=np.float64)
-    found = np.full(k, float(found)) if not found.ndim else found
-    if found.shape != (k,) or not (np.isfinite(found) & (found > 0)).all():
+    h = np.asarray(given, dtype=np.float64)
+    h = np.full(k, float(h)) if not h.ndim else h
+    if h.shape != (k,) or not (np.isfinite(h) & (h > 0)).all():
         raise ValueError(
             f"bandwidth must be a number above 0, or one for each of the {k} numbers of an action, got {given!r}"
         )
-    return found
+    return h
 
 
 def chosen_bandwidth(far: np.ndarray, logs: Logs) -> float:
@@ -235,7 +235,7 @@ def chosen_bandwidth(far: np.ndarray, logs: Logs) -> float:
     square = 0.5 * (far**2).sum(axis=1)
     for h in BANDWIDTHS[::-1]:
         log_ratio = -square / h**2 - far.shape[1] * np.log(h) - logs.log_mu
-        log_weights = np.add.reduceat(log_ratio, logs.starts[:-1])
+        log_weights = logs.by_episode(log_ratio)
         if kish(shares(log_weights)) >= min(WORTH, 0.3 * logs.episodes):
             return float(h)
     return float(BANDWIDTHS[0])

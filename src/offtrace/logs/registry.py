@@ -8,29 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.logs.container import Logs
-from offtrace.logs.policies import Policy
-from offtrace.logs.starts import Starts
 from offtrace.traces import Trace
 
 if TYPE_CHECKING:
     from offtrace.logs.checks import Checking
-    from offtrace.logs.doubly_robust import Direct
-    from offtrace.logs.fit import Fit, Model, Regressed
-    from offtrace.logs.horizon import WithStep
-    from offtrace.logs.importance import Weights
-    from offtrace.logs.intervals import Range
-    from offtrace.logs.marginalised import Densities
-    from offtrace.logs.markov_test import HiddenStates
-    from offtrace.logs.on_policy import Observed
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.operator import Sampled
 
 MU, OWN_STARTS, TABLE, ACTIONS, TRACE = "mu", "own starts", "ids", "actions", "trace"
@@ -58,82 +47,6 @@ LACKING = {
 
 FITTED_VALUES, IMPORTANCE, MODEL = "fitted", "importance sampling", "with a model of Q"
 """Families of estimators, which the page shows alike."""
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What an estimator may compute from."""
-
-    logs: Logs
-    policy: Policy
-    """The target policy."""
-    gamma: float
-    starts: Starts
-    """The first states over which V(π) is the mean."""
-    sampled: Sampled
-    """The operator of the trace, as the logs sample it; of one step where there is no trace."""
-    direct: Direct
-    """The one-step fixed point, fitted when it is first needed."""
-    weights: Weights | None
-    """The products of ratios; None where μ is not known."""
-    observed: Observed
-    """V(μ) as the logs have it."""
-    allowed: Range
-    """What rewards and horizon allow."""
-    model: Model
-    """The model of Q; None: a table."""
-    log_pi: NDArray[np.float64]
-    """log π(a|s) of the actions taken [N]."""
-    step: WithStep | None = None
-    """The logs as fits see them, where the number of the step is a part of the state."""
-    cluster: NDArray[np.int64] | None = None
-    """Which episodes belong together [E], 0 … C − 1; None: each is by itself."""
-
-    @property
-    def independent(self) -> int:
-        """How many episodes, or clusters of them, are independent of each other."""
-        return self.logs.episodes if self.cluster is None else int(self.cluster.max()) + 1
-
-    def values(self, found: Fit | Regressed, states: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
-        """V(s) [n] of a fit; where the step is a part of the state, at the first step."""
-        return found.values(states if self.step is None else self.step.states(states))
-
-    @cached_property
-    def fit(self) -> Fit | Regressed:
-        """The fixed point of `sampled`, fitted when it is first needed."""
-        from offtrace.logs.fit import fit  # which takes long to import
-
-        return self.direct.fit if self.sampled is self.direct.sampled else fit(self.sampled, self.model)
-
-    @cached_property
-    def narrower(self) -> Evidence | None:
-        """The same with a narrower kernel, which shows its bias; None where the target policy has none."""
-        from offtrace.logs.importance import weights  # which reads the registry
-
-        policy, w = self.policy.narrower(), self.weights
-        if policy is None or w is None or self.logs.log_mu is None:
-            return None
-        log_pi = policy.log_taken(self.logs, slice(0, len(self.logs)))
-        return replace(
-            self,
-            policy=policy,
-            log_pi=log_pi,
-            weights=weights(self.logs, log_pi, self.logs.log_mu, self.gamma, w.bound),
-        )
-
-    @cached_property
-    def hidden_states(self) -> HiddenStates | None:
-        """Whether the states hide something, tested when it is first asked for; None where they are no ids."""
-        from offtrace.logs.markov_test import hidden_states  # which reads the registry
-
-        return hidden_states(self.logs, self.gamma, timed=self.step is not None)
-
-    @cached_property
-    def densities(self) -> Densities:
-        """Density ratios of states, solved for when they are first needed."""
-        from offtrace.logs.marginalised import densities  # which reads the registry
-
-        return densities(self)
 
 
 def named(trace: Trace) -> str:

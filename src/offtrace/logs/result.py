@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
+from offtrace.logs.importance import kish, shares
 from offtrace.logs.intervals import Conservative
-from offtrace.logs.json_values import finite
 from offtrace.logs.on_policy import Observed
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS
-from offtrace.logs.weight_shares import kish, shares
 from offtrace.returns.diagnose import Statistics
 from offtrace.traces import OneStep, Trace
 
@@ -67,7 +66,7 @@ RULE = (
 
 
 def rank(row: Row) -> tuple[int, int]:
-    """Where the row stands by the rule: the least is the headline."""
+    """The rank of a row by the rule: the least is the headline."""
     preference = ESTIMATORS[row.estimator].preference
     never = preference is None
     return len(row.failed) + 10 * (not np.isfinite(row.estimate)) + 100 * never, 0 if preference is None else preference
@@ -337,7 +336,7 @@ class Result:
         return text
 
     def _repr_html_(self) -> str:
-        """For notebooks: the table, with the intervals drawn beside it."""
+        """For notebooks: the table, with drawn intervals."""
         from offtrace.logs import notebook_table
 
         return notebook_table.html(self)
@@ -412,3 +411,17 @@ def _bounded(bounds: Conservative) -> str:
 def ends(low: float, high: float) -> str:
     """An interval in words."""
     return "no interval" if np.isnan(low) or np.isnan(high) else f"[{four_digits(low)}, {four_digits(high)}]"
+
+
+def finite(value: object) -> Any:
+    """The same in what JSON knows: None for what is not finite, lists for tuples, numbers of Python for those of NumPy.
+
+    >>> finite({"a": (np.float64("inf"), np.bool_(True))})
+    {'a': [None, True]}
+    """
+    if isinstance(value, dict):
+        return {str(key): finite(each) for key, each in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in cast("list[object]", value)]
+    plain: object = cast("Any", value).item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not np.isfinite(plain) else plain

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.logs.importance import cut
 from offtrace.logs.intervals import range_of, without_share
 from offtrace.logs.registry import LACKING, MU, OWN_STARTS
 from offtrace.logs.result import Result
@@ -89,9 +88,9 @@ def distribution(result: Result, *, between: tuple[float, float] | None = None, 
         raise ValueError(f"there is no distribution of returns: {LACKING[MU]}")
     if result.conservative is None:
         raise ValueError(f"there is no distribution of returns: {LACKING[OWN_STARTS]}")
-    if cut(logs).any():
+    if logs.cut.any():
         raise ValueError(
-            f"{np.count_nonzero(cut(logs)):,} of {logs.episodes:,} episodes were truncated, so that their returns are not known: "
+            f"{np.count_nonzero(logs.cut):,} of {logs.episodes:,} episodes were truncated, so that their returns are not known: "
             "a distribution of returns takes episodes that terminated"
         )
     least, most, assumes = _range(result, between)

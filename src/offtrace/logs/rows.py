@@ -11,13 +11,14 @@ from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 from offtrace._shared.number_text import number
 from offtrace.logs.checks import Check, Estimated, beyond_cuts
 from offtrace.logs.container import take
+from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import fit
+from offtrace.logs.importance import kish
 from offtrace.logs.intervals import bootstrap, by_cluster
 from offtrace.logs.operator import Sampled
-from offtrace.logs.registry import ESTIMATORS, IMPORTANCE, MU, Estimator, Evidence
+from offtrace.logs.registry import ESTIMATORS, IMPORTANCE, MU, Estimator
 from offtrace.logs.result import Row
 from offtrace.logs.support import way_out
-from offtrace.logs.weight_shares import kish
 
 DROPPED = 0.05
 """The share of dropped episodes from which on no estimator passes its checks."""
@@ -51,14 +52,14 @@ def rows_of(
     return rows
 
 
-def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Row:
+def checked(row: Row, estimate: tuple[float, np.ndarray], evidence: Evidence) -> Row:
     """The row with its checks, and with an interval only where there can be one, of values that can be."""
     entry = ESTIMATORS[row.estimator]
     row = _widened(row, entry, evidence)
     allowed, seen = evidence.allowed, evidence.observed
-    estimated = Estimated(*found, row.low, row.high)
+    estimated = Estimated(*estimate, row.low, row.high)
     checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
-    if (of_kernel := _of_kernel(row, found, entry, evidence)) is not None:
+    if (of_kernel := _of_kernel(row, estimate, entry, evidence)) is not None:
         check, less, more = of_kernel
         checks.append(check)
         row = _wider(row, less, more)
@@ -73,7 +74,7 @@ def checked(row: Row, found: tuple[float, np.ndarray], evidence: Evidence) -> Ro
         words = "all episodes contribute the same, so that it has no interval"
         checks.append(Check("spread", 0.0, words, True))
     if (report := evidence.logs.report) is not None and report.dropped:
-        words = report.loss.partition(":")[0]  # the rest stands in the warnings
+        words = report.loss.partition(":")[0]  # the rest is in the warnings
         checks.append(Check("dropped", report.dropped, words, failed=report.dropped > DROPPED * report.episodes))
     row = replace(row, low=max(row.low, allowed.least), high=min(row.high, allowed.most))
     least, most = allowed.least - seen.high, allowed.most - seen.low
@@ -89,7 +90,7 @@ def without_failed_intervals(rows: list[Row]) -> list[Row]:
 
 
 def _of_kernel(
-    row: Row, found: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
+    row: Row, estimate: tuple[float, np.ndarray], entry: Estimator, evidence: Evidence
 ) -> tuple[Check, float, float] | None:
     """How far a kernel moves an estimate, and how much lower and higher the value without it may therefore be.
 
@@ -100,7 +101,7 @@ def _of_kernel(
     with np.errstate(over="ignore", invalid="ignore"):
         value, x = entry.function(evidence.narrower)
         bias = 2 * (row.estimate - value)
-        error = 2 * float((found[1] - x).std() / np.sqrt(len(x)))
+        error = 2 * float((estimate[1] - x).std() / np.sqrt(len(x)))
     if not np.isfinite([bias, error]).all():
         return None
     failed = abs(bias) > max((row.high - row.low) / 2, 2 * error)
@@ -113,8 +114,7 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
     """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
     less = more = 1e-8 * abs(row.estimate) + 1e-12
     if entry.operator is not None and evidence.logs.tabular and (evidence.model is None or evidence.step is not None):
-        main = entry.operator(evidence) is evidence.sampled
-        out = way_out(evidence, evidence.fit if main else evidence.direct.fit)
+        out = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
         if out.share:
             less += out.taken_for - out.share * evidence.allowed.least
             more += out.share * evidence.allowed.most - out.taken_for
@@ -142,19 +142,19 @@ def refitted(
     if refits and sampled.trace.shape is not None:
         raise ValueError("a λ for each step of these logs does not fit episodes drawn again: give refits=0")
     rng, E, starts = np.random.default_rng(seed), sampled.logs.episodes, evidence.starts
-    found: list[float] = []
+    values: list[float] = []
     gains: list[float] = []
     for i in range(refits):
         tell(f"{row.estimator}: refit {i + 1} of {refits}", 0)
         drawn = rng.integers(0, E, E)
         logs = take(sampled.logs, drawn)
-        states = logs.state[logs.starts[:-1]] if starts.own else starts.state
+        states = logs.state[logs.first_steps] if starts.own else starts.state
         weight = np.full(E, 1 / E) if starts.own else starts.weight
-        found.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
-        gains.append(found[-1] - float(evidence.observed.returns[drawn].mean()))
+        values.append(float(weight @ fit(replace(sampled, logs=logs), evidence.model).values(states)))
+        gains.append(values[-1] - float(evidence.observed.returns[drawn].mean()))
     nan = float("nan")
     t = float(stdtrit(refits - 1, (1 + confidence) / 2)) if refits > 1 else nan
-    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (found, gains))
+    error, spread = (float(np.std(x, ddof=1)) if refits > 1 else nan for x in (values, gains))
     return replace(
         row, standard_error=error, low=row.estimate - t * error, high=row.estimate + t * error, effective=nan, largest=nan,
         gain_low=row.gain - t * spread, gain_high=row.gain + t * spread,

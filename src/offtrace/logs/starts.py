@@ -29,7 +29,7 @@ class Starts:
         [S] over ids, in floats."""
         E = logs.episodes
         if initial is None:
-            return cls(logs.state[logs.starts[:-1]], np.full(E, 1 / E), True, E)
+            return cls(logs.state[logs.first_steps], np.full(E, 1 / E), True, E)
         given = np.asarray(initial)
         if logs.tabular and given.dtype.kind == "f":
             logs.require_order("initial is a distribution [S], which goes by position", "states")
@@ -56,13 +56,13 @@ class Starts:
         """From V^π at the states, what each episode contributes to V(π) by its own first state [E]."""
         return values if self.own else np.full(self.episodes, self.weight @ values)
 
-    def of_fit(self, found: Fit | Regressed) -> tuple[float, np.ndarray]:
+    def of_fit(self, fitted: Fit | Regressed) -> tuple[float, np.ndarray]:
         """V(π) of a fit, and what each episode contributes [E]: by its first state, and by its pull on Q̂ where that is known."""
-        values = found.values(self.state)
+        values = fitted.values(self.state)
         value, by_start = float(self.weight @ values), self.contributions(values)
-        if isinstance(found, Regressed):
+        if isinstance(fitted, Regressed):
             return value, by_start
-        pull = found.influence(found.basis.spread_values(self.state, self.weight))
+        pull = fitted.influence(fitted.basis.spread_values(self.state, self.weight))
         return value, by_start + self.episodes * pull
 
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from offtrace.logs.description import counts
 from offtrace.logs.linear_systems import solve
 
 if TYPE_CHECKING:
+    from offtrace.logs.evidence import Evidence
     from offtrace.logs.fit import Fit, Regressed
-    from offtrace.logs.registry import Evidence
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,16 @@ class WayOut:
     taken_for: float = 0.0
 
 
-def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
+def way_out(evidence: Evidence, fitted: Fit | Regressed | None = None) -> WayOut:
     """How much of the target's way leaves the data. Of features only: how much of its first steps never was logged."""
     logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
     if policy.table is None:
         return WayOut(float(starts.weight @ policy.outside(starts.state, logs)))
-    logged = counts(logs)
+    logged = logs.counts
     outside = np.where(logged == 0, policy.table, 0.0).sum(axis=1)
     if not outside.any():
         return WayOut(0.0)
-    pair = logs.state * logs.actions + logs.action
+    pair = logs.pairs
     on = ~logs.terminated
     pair, following = pair[on], logs.next_state[on]
     known = np.where(logged > 0, policy.table, 0.0) / np.maximum(logged, 1)
@@ -57,6 +56,6 @@ def way_out(evidence: Evidence, found: Fit | Regressed | None = None) -> WayOut:
     share = at_first_states(outside)
     if share < 1e-9:  # the way there does not begin in any first state
         return WayOut(0.0)
-    if found is None:
+    if fitted is None:
         return WayOut(min(share, 1.0))
-    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(found, np.arange(logs.states))))
+    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(fitted, np.arange(logs.states))))

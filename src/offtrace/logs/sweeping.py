@@ -7,7 +7,6 @@ result is the fitted estimate of `offtrace.logs.evaluate`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,18 +19,15 @@ from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingType
 
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace.logs import file_sums
-from offtrace.logs.bases import gram_and_variance
-from offtrace.logs.container import Logs
+from offtrace.logs.bases import Linear, Table, gram_and_variance
 from offtrace.logs.features import fourier_features
-from offtrace.logs.file_sums import Known, Passes, Question, Sums
-from offtrace.logs.fit import Features
+from offtrace.logs.file_sums import First, Passes, Question, moments, over_pieces
+from offtrace.logs.fit import Features, asked, fixed_point, is_solution, linear_basis, pull_of
 from offtrace.logs.linear_systems import inverse_of
-from offtrace.logs.map_files import Executor, OnRay, Threads, check_episodes, files_in
-from offtrace.logs.operator import Sampled
-from offtrace.logs.policies import Policy, as_policy, refuse_frame
+from offtrace.logs.map_files import by_ray, by_threads, check_episodes, files_in
+from offtrace.logs.policies import Policy, refuse_frame
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.swept import Swept
-from offtrace.logs.table_sums import TableSums
 from offtrace.traces import OneStep, Trace
 from offtrace.traces.base import number, whole
 from offtrace.traces.trace_argument import as_trace
@@ -88,7 +84,7 @@ def sweep(
 
     >>> import numpy as np
     >>> target = np.full((1000, 4), 0.25)
-    >>> found = sweep("logs/", target, gamma=0.99)  # doctest: +SKIP
+    >>> swept = sweep("logs/", target, gamma=0.99)  # doctest: +SKIP
     """
     files, trace = files_in(source), _checked_trace(OneStep() if trace is None else trace, columns)
     gamma = number("gamma", gamma, 0.0, 1.0)
@@ -107,138 +103,122 @@ def sweep(
     if on not in ("here", "ray"):
         raise ValueError(f'on must be "here" or "ray", got {on!r}')
     question = Question(trace, policy, gamma, columns, truncated, states, actions)
-    executor: Executor = Threads(workers) if on == "here" else OnRay(address, workers)
-    with threadpool_limits(1, user_api="blas"), ProgressBar() as bar, contextlib.closing(executor):
-        passes = Passes(files, executor, bar if progress else None)
-        first = passes.over(file_sums.first, question, states is not None)
+    workers_map = by_threads(workers) if on == "here" else by_ray(address, workers)
+    with threadpool_limits(1, user_api="blas"), ProgressBar() as bar, workers_map as each:
+        passes = Passes(files, each, question, bar if progress else None)
+        first = First(*passes.over(file_sums.first))
         if columns.episode is not None:
-            check_episodes(files, first["each low"], first["each high"], first["each n"], columns.episode)
+            check_episodes(files, [file[:3] for file in first.files], columns.episode)
         if kind == "table":
-            return _of_table(question, passes, first, sweeps, confidence)
-        return _of_features(question, passes, first, kind, confidence, seed)
+            return _of_table(passes, first, sweeps, confidence)
+        return _of_features(passes, first, kind, confidence, seed)
 
 
-def _of_table(question: Question, passes: Passes, first: Sums, sweeps: int | None, confidence: float | None) -> Swept:
-    sums = TableSums(question, passes, first)
-    θ, converged = sums.found(sweeps)
-    V, table = sums.values(θ), sums.table(θ)
-    value = float(sums.starts @ V / sums.starts.sum())
-    error, low, high = (float("nan"),) * 3
-    wanted = confidence if sweeps is None else None
-    if wanted is not None and converged and (c := sums.pulled()) is not None:
-        error, low, high = _interval(question, passes, first, sums.known, θ, c, value, wanted)
-    return _swept(
-        passes, first, value=value, low=low, high=high, confidence=wanted, standard_error=error, table=(table, sums.counts),
-        unlogged=sums.unlogged, converged=converged, q=table.__getitem__, values=V.__getitem__,
-    )  # fmt: skip
-
-
-def _of_features(
-    question: Question, passes: Passes, first: Sums, model: str | Features, confidence: float | None, seed: int
-) -> Swept:
-    A = question.actions if isinstance(question.actions, int) else len(question.actions or ())
-    features = Known(model=_features(question, passes, first, model, A, seed))
-    given = passes.over(file_sums.moments_of_features, question, features)
-    if len(given["gram"]) > MOST:
-        raise ValueError(
-            f"{len(given['gram']):,} features (with a block for each action) are more than {MOST:,}: take fewer"
-        )
-    known = replace(features, moments=gram_and_variance(given["gram"], given["total"], given["steps"]))
-    basis = known.linear(_nothing_of(question, A))
-    sums = passes.over(file_sums.system, question, known)
-    matrix, constant = sums["matrix"] + basis.penalty, sums["constant"]
-    inverse = inverse_of(matrix)
-    θ = inverse @ constant
-    converged = bool(np.linalg.norm(matrix @ θ - constant) <= 1e-6 * np.linalg.norm(constant))
-    gradient = sums["starts"] / int(first["returns"][0])
-    value, error, low, high = float(gradient @ θ), *(float("nan"),) * 3
+def _of_table(passes: Passes, first: First, sweeps: int | None, confidence: float | None) -> Swept:
+    basis = Table(passes.question.of_no_steps(), first.counts)
+    total, constant = passes.total(basis), basis.mean(first.asked)
+    if sweeps is None:
+        θ, _, converged = fixed_point(basis, total, constant)
+    else:
+        θ, converged, confidence = constant, False, None
+        for _ in range(sweeps - 1):
+            θ = θ + basis.mean(total(np.zeros(basis.size), asked, θ, True))
+    policy, states = np.asarray(passes.question.policy), np.arange(len(first.states))
+    counts, V, Q = first.counts.reshape(policy.shape), basis.values(θ, states), basis.q(θ, states)
+    value, c = float(first.states @ V / first.states.sum()), None
     if confidence is not None and converged:
-        error, low, high = _interval(question, passes, first, known, θ, gradient @ inverse, value, confidence)
+        c = pull_of(basis, total, basis.spread_values(states, first.states / first.states.sum()))
+    outside = counts.sum(axis=1) @ np.where(counts == 0, policy, 0.0).sum(axis=1)
     return _swept(
-        passes, first, value=value, low=low, high=high, confidence=confidence, standard_error=error,
-        converged=converged, q=partial(basis.q, θ), values=partial(basis.values, θ),
+        passes, first, basis, θ, c, value, confidence, converged=converged, table=(Q, counts),
+        unlogged=float(outside / counts.sum()), q=Q.__getitem__, values=V.__getitem__,
     )  # fmt: skip
 
 
-def _nothing_of(question: Question, actions: int) -> Sampled:
-    """The operator of no steps, with which Q is read at given states."""
-    states, none = question.states, np.zeros(0)
-    S = 0 if states is None else states if isinstance(states, int) else len(states)
-    flags, ids = np.zeros(0, bool), np.zeros(0, np.int64)
-    logs = Logs(
-        starts=np.zeros(1, np.int64), state=ids, next_state=ids, action=ids, reward=none, terminated=flags, truncated=flags,
-        log_mu=None, states=S, actions=actions,
+def _of_features(passes: Passes, first: First, model: str | Features, confidence: float | None, seed: int) -> Swept:
+    nothing = passes.question.of_no_steps()
+    features = linear_basis(nothing, _features(passes, first, model, nothing.logs.actions, seed))
+    gram, total, steps = passes.over(over_pieces, features, Linear.moments)
+    if len(gram) > MOST:
+        raise ValueError(f"{len(gram):,} features (with a block for each action) are more than {MOST:,}: take fewer")
+    basis = replace(features, of_all=gram_and_variance(gram, total, steps))
+    matrix, constant, starts = passes.over(over_pieces, basis, file_sums.system)
+    inverse = inverse_of(matrix + basis.penalty)
+    θ, gradient = inverse @ constant, starts / int(first.returns[0])
+    converged = is_solution(matrix + basis.penalty, θ, constant)
+    c = gradient @ inverse if confidence is not None and converged else None
+    return _swept(
+        passes, first, basis, θ, c, float(gradient @ θ), confidence, converged=converged, q=partial(basis.q, θ),
+        values=partial(basis.values, θ),
     )  # fmt: skip
-    return Sampled(OneStep(), logs, as_policy(question.policy, logs), question.gamma)
 
 
-def _features(
-    question: Question, passes: Passes, first: Sums, model: str | Features, actions: int, seed: int
-) -> Features:
+def _features(passes: Passes, first: First, model: str | Features, actions: int, seed: int) -> Features:
     if isinstance(model, Features):
-        if model.of_states is None and model.of_pairs is None and question.states is not None:
+        if model.of_states is None and model.of_pairs is None and passes.question.states is not None:
             raise ValueError(
                 "the states are ids: say what their features are, with Features(φ), φ a table [S, d] or a callable"
             )
         return model
     if model == "linear":
         return Features(ridge=RIDGE)
-    steps = first["returns"][1]
-    middle = first["states"] / steps
-    scale = np.sqrt(passes.over(file_sums.spreads, question, middle)["squares"] / steps)
+    steps = first.returns[1]
+    middle = first.states / steps
+    scale = np.sqrt(passes.over(file_sums.squares, middle) / steps)
     return Features(fourier_features(middle, scale, int(steps), actions, seed), ridge=RIDGE)
 
 
-def _interval(
-    question: Question,
+def _swept(
     passes: Passes,
-    first: Sums,
-    known: Known,
+    first: First,
+    basis: Table | Linear,
     θ: np.ndarray,
-    c: np.ndarray,
+    c: np.ndarray | None,
     value: float,
-    confidence: float,
-) -> tuple[float, float, float]:
-    """The standard error and the ends of the interval, which do not leave what rewards and γ allow."""
-    episodes = int(first["returns"][0])
-    found = passes.over(file_sums.moments, question, known, θ, episodes * c, value)["moments"]
-    error, low, high = interval(value, found, episodes, confidence)
-    rounded = 1e-8 * abs(value) + 1e-12
-    low, high = low - rounded, high + rounded
-    if question.gamma < 1:
-        least, most = min(first["each least"].min(), 0.0), max(first["each most"].max(), 0.0)
-        low, high = max(low, float(least) / (1 - question.gamma)), min(high, float(most) / (1 - question.gamma))
-    return error, low, high
-
-
-def _swept(passes: Passes, first: Sums, **found: Any) -> Swept:
-    """The result, with V(μ) and how much there is."""
-    episodes, steps, total, squares = first["returns"]
+    confidence: float | None,
+    **more: Any,
+) -> Swept:
+    """The result, with V(μ), and with an interval where c is known, which does not leave what rewards and γ allow."""
+    episodes, steps, total, squares = first.returns
+    gamma = passes.question.gamma
+    error, low, high = (float("nan"),) * 3
+    if c is not None and confidence is not None:
+        sums = passes.over(over_pieces, basis, moments, θ, episodes * c, value)
+        error, low, high = interval(value, sums, int(episodes), confidence)
+        rounded = 1e-8 * abs(value) + 1e-12
+        low, high = low - rounded, high + rounded
+        if gamma < 1:
+            least, most = min(0.0, *(f[3] for f in first.files)), max(0.0, *(f[4] for f in first.files))
+            low, high = max(low, least / (1 - gamma)), min(high, most / (1 - gamma))
     mean = total / episodes
-    error = np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))
     return Swept(
-        **found,
+        value=value,
+        low=low,
+        high=high,
+        confidence=confidence,
+        standard_error=error,
         observed=float(mean),
-        observed_error=float(error),
+        observed_error=float(np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))),
         steps=int(steps),
         episodes=int(episodes),
         sweeps=passes.made,
+        **more,
     )
 
 
 def _checked_trace(trace: object, columns: Columns) -> Trace:
     """A trace that can be swept; else an error that says what to do."""
-    found = as_trace(trace)
-    if found.shape is not None:
+    rule = as_trace(trace)
+    if rule.shape is not None:
         raise ValueError(
-            f"{found.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
+            f"{rule.title} holds a λ for each step of one log, and a sweep goes over many files: take a trace with one λ"
         )
-    if found.needs_mu and columns.behaviour is None:
+    if rule.needs_mu and columns.behaviour is None:
         raise ValueError(
-            f"{found.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
+            f"{rule.title} needs μ(a|s) of the actions taken, and a sweep does not estimate it: declare the column that holds "
             "it, Columns(mu=…) or Columns(log_mu=…), or take a trace that needs no μ: TreeBackup, QLambda, OneStep"
         )
-    return found
+    return rule
 
 
 def _policy(target: object, states: Names, actions: Names) -> tuple[object, Names, Names]:

@@ -65,12 +65,12 @@ class Swept:
         return f" [{self.low:.6g}, {self.high:.6g}]" if np.isfinite(self.low) else ", without an interval"
 
     def __str__(self) -> str:
-        found = "the fixed point" if self.converged else "not the fixed point"
+        kind = "the fixed point" if self.converged else "not the fixed point"
         guess = (
             f"; {100 * self.unlogged:.2g} % of π is on actions that were never logged there" if self.unlogged else ""
         )
         return (
-            f"V(π) = {self.value:.6g}{self._interval} ({found}, {counted(self.sweeps, 'sweep')}); "
+            f"V(π) = {self.value:.6g}{self._interval} ({kind}, {counted(self.sweeps, 'sweep')}); "
             f"V(μ) = {self.observed:.6g} ± {self.observed_error:.2g} as logged; {self.steps:,} steps, {self.episodes:,} episodes"
             + guess
         )

@@ -48,7 +48,7 @@ class Rows:
     """What the user, or the source's spaces, say of states and actions; the names of others are sorted."""
     hints: Mapping[str, str] = field(default_factory=dict[str, str])
     """For states and actions given by name: which names of the source are none of them, in words."""
-    never: Mapping[str, list[str]] = field(default_factory=dict[str, list[str]])
+    never: Mapping[str, list[int | str]] = field(default_factory=dict[str, "list[int | str]"])
     """And which of them the source does not have."""
     passed_over: tuple[str, ...] = ()
     keep: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])

@@ -28,7 +28,7 @@ REQUIRED = ("state", "action", "reward")
 OPTIONAL = ("mu", "log_mu", "log_pi", "next_state")
 """Columns that are not used unless they are declared."""
 SEVERAL = ("state", "next_state", "action", "keep")
-"""What may stand in several columns."""
+"""What may be in several columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Columns:
     episode: str | None = "episode"
     """Which episode: an integer or a string; None: each row is an episode of one step, terminated unless a column says else."""
     step: str | None = "step"
-    """Consecutive integers from 0 or from 1, or times, by which rows are sorted; None: rows stand in the order of the steps."""
+    """Consecutive integers from 0 or from 1, or times, by which rows are sorted; None: rows are in the order of the steps."""
     state: str | tuple[str, ...] = "state"
     """One column of ids or of lists of numbers, or several columns of numbers."""
     action: str | tuple[str, ...] = "action"

@@ -33,7 +33,7 @@ class Conversion:
         self.frame = table.frame
         self.schema = table.frame.collect_schema()
         self.hints: dict[str, str] = {}
-        self.never: dict[str, list[str]] = {}
+        self.never: dict[str, list[int | str]] = {}
         there = self.schema.names()
         pl = polars()
         self.episodes: Names = None
@@ -123,47 +123,46 @@ class Conversion:
         )
 
     def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
-        """Integers as they are; strings by their place among all names, or among those that are given."""
+        """Integers as they are; others by their place among all names, or among those that are given."""
         pl = polars()
         if any(map(self._is_text, columns)):  # if one column of states is, the other's numbers are names too
-            return self._text_ids(what, columns, given)
+            return self._ids_by_name(what, columns, given, pl.String)
         if isinstance(given, tuple) and isinstance(given[0], str):
             raise TypeError(f"{what}s={given!r} are strings, but column {columns[0]!r} holds {self.schema[columns[0]]}")
         if any(map(self._is_wide, columns)):
-            return self._wide_ids(what, columns, given)
+            return self._ids_by_name(what, columns, given, pl.Int128)
         for column in columns:
             if given is None and self.schema[column].is_float():
                 self._require_exact(what, column)
         ids = [self._whole(what, column) for column in columns]
         if isinstance(given, tuple):
-            places = list(range(len(given)))
-            coded = [each.replace_strict(given, places, default=UNKNOWN, return_dtype=pl.Int64) for each in ids]
-            ids = [pl.when(a == MISSING).then(MISSING).otherwise(b) for a, b in zip(ids, coded, strict=True)]
+            places = _places(ids, pl.Series(given))
+            ids = [pl.when(a == MISSING).then(MISSING).otherwise(b) for a, b in zip(ids, places, strict=True)]
         return ids, given
 
-    def _text_ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
+    def _ids_by_name(
+        self, what: str, columns: Sequence[str], given: Names, kind: type[pl.DataType]
+    ) -> tuple[list[pl.Expr], Names]:
+        """Strings, or integers of any size, by their place among the names."""
         pl = polars()
+        text = kind == pl.String
         if isinstance(given, int):
-            raise TypeError(
-                f"{what}s={given} is a number, but they are strings: give their names in the order of their ids"
-            )
-        if given is not None and not any(isinstance(name, str) for name in given):
+            they = "they are strings" if text else "there are integers of 2^63 and more"
+            raise TypeError(f"{what}s={given} is a number, but {they}: give their names in the order of their ids")
+        if text and given is not None and not any(isinstance(name, str) for name in given):
             raise TypeError(f"{what}s={given!r} are integers, but column {columns[0]!r} holds strings")
-        text = [pl.col(column).cast(pl.String) for column in columns]
-        parts = [self.frame.select(each.alias("name")) for each in text]
+        values = [pl.col(column).cast(kind) for column in columns]
+        parts = [self.frame.select(each.alias("name")) for each in values]
         there = pl.concat(parts).unique().drop_nulls().collect()["name"].sort().to_list()
-        names = tuple(there) if given is None else tuple(map(str, given))
+        names = tuple(there if given is None else map(str, given) if text else given)
         unknown = [name for name in there if name not in set(names)]
         if given is not None:
             self.never[what] = [name for name in names if name not in set(there)]
         if unknown:
-            said = [f"{name!r}{did_you_mean(name, names)}" for name in unknown[:3]]
+            said = [f"{name!r}{did_you_mean(str(name), list(map(str, names)))}" for name in unknown[:3]]
             self.hints[what] = f": {'; '.join(said)}" + (" and others" if len(unknown) > 3 else "")
-        ids: list[pl.Expr] = []
-        for each in text:
-            code = each.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
-            ids.append(pl.when(each.is_null()).then(MISSING).otherwise(code.fill_null(UNKNOWN)))
-        return ids, names
+        places = _places(values, pl.Series(names, dtype=kind))
+        return [pl.when(a.is_null()).then(MISSING).otherwise(b) for a, b in zip(values, places, strict=True)], names
 
     def _is_wide(self, column: str) -> bool:
         """Whether it holds integers that int64 does not, as hashes of 64 bits do."""
@@ -172,19 +171,6 @@ class Conversion:
             return False
         low, high = self.frame.select(low=pl.col(column).min(), high=pl.col(column).max()).collect().row(0)
         return low is not None and not (low > UNKNOWN and high < -MISSING)
-
-    def _wide_ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
-        """Integers of any size by their place among all of them, or among those that are given."""
-        pl = polars()
-        if isinstance(given, int):
-            raise TypeError(f"{what}s={given} is a number, but there are integers of 2^63 and more: give their names")
-        wide = [pl.col(column).cast(pl.Int128) for column in columns]
-        if given is None:
-            parts = [self.frame.select(each.alias("id")) for each in wide]
-            given = tuple(pl.concat(parts).unique().drop_nulls().collect()["id"].sort().to_list())
-        known, ids = pl.Series(given, dtype=pl.Int128), pl.Series(range(len(given)), dtype=pl.Int64)
-        coded = [each.replace_strict(known, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in wide]
-        return [pl.when(a.is_null()).then(MISSING).otherwise(b) for a, b in zip(wide, coded, strict=True)], given
 
     def _is_time(self, column: str) -> bool:
         """Whether a column of steps holds times: dates, strings, or numbers as large as seconds since 1970."""
@@ -300,8 +286,15 @@ class Conversion:
         return [value.list.get(i, null_on_oob=True).cast(pl.Float64).fill_null(np.nan) for i in range(width)]
 
 
+def _places(values: Sequence[pl.Expr], names: pl.Series) -> list[pl.Expr]:
+    """The place of each value among the names; UNKNOWN where it is none of them."""
+    pl = polars()
+    ids = pl.Series(range(len(names)), dtype=pl.Int64)
+    return [each.replace_strict(names, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in values]
+
+
 def _is_sorted(episode: np.ndarray, step: np.ndarray | None = None) -> bool:
-    """Whether rows stand in the order of (episode, step)."""
+    """Whether rows are sorted by (episode, step)."""
     if (episode[1:] < episode[:-1]).any():
         return False
     return step is None or not ((step[1:] < step[:-1]) & (episode[1:] == episode[:-1])).any()

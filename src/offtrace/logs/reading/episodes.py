@@ -87,7 +87,7 @@ def _converted(
         )
     if seen.ndim == 1:
         seen = _coded(seen, states)
-    found = {
+    arrays = {
         "reward": reward,
         "state": seen[:-1],
         "next_state": seen[1:],
@@ -97,11 +97,11 @@ def _converted(
     }
     for name, column in (("mu", columns.behaviour), ("log_pi", columns.log_pi)):
         if column is not None:
-            found[name] = _info(episode, column, i, len(reward))
-    shapes = {name: array.shape[1:] for name, array in (first or found).items()}
+            arrays[name] = _info(episode, column, i, len(reward))
+    shapes = {name: array.shape[1:] for name, array in (first or arrays).items()}
     wide = {"state": seen.shape[1:], "next_state": seen.shape[1:], "action": shapes["action"]}
     if wrong := {
-        name: a.shape for name, a in found.items() if len(a) != len(reward) or a.shape[1:] != wide.get(name, ())
+        name: a.shape for name, a in arrays.items() if len(a) != len(reward) or a.shape[1:] != wide.get(name, ())
     }:
         raise LogsError(
             f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
@@ -109,7 +109,7 @@ def _converted(
         )
     if not len(reward):
         raise LogsError(f"episode {i} has no steps")
-    return found
+    return arrays
 
 
 def _vectors(values: object) -> np.ndarray:

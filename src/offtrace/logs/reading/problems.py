@@ -68,7 +68,7 @@ class ReadReport:
     """How many these are."""
     kept_return: float = float("nan")
     """That of the others."""
-    never: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    never: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict[str, "tuple[int | str, ...]"])
     """Names of states and actions that were given, and never occur in the source."""
 
     @property
