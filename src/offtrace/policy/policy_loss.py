@@ -38,6 +38,11 @@ KLS = ("k1", "k2", "k3", "k1+", "k3+")
 """Estimators of KL(π‖π_ref) (Schulman 2020); with +, the value with the gradient of k2, which is right on average."""
 
 
+def _no_options() -> dict[str, Any]:
+    """An empty dict, by a function that torch.compile follows."""
+    return {}
+
+
 @dataclass(frozen=True)
 class PolicyLoss:
     """A loss by its parts. `offtrace.policy.loss(name, …)` takes one by its name, or itself.
@@ -53,9 +58,9 @@ class PolicyLoss:
     """One of `LEVELS`."""
     weight: Trace | None = None
     """The trace of w = π_prox/μ; None: w = 1."""
-    weight_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    weight_options: Mapping[str, Any] = field(default_factory=_no_options)
     """What `weights` takes beside it, such as level, lower, upper and outside."""
-    keep: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    keep: Mapping[str, Any] = field(default_factory=_no_options)
     """What `reject` takes: a decision that it rejects has no loss, and counts in the mean."""
     keep_negative: float | None = None
     """A row with A < 0 is dropped where the mean of log π_prox − log π over it exceeds this (OPSM)."""

@@ -220,7 +220,8 @@ class _Rows:
         zero = self.do.xp.zeros_like(self.do.array("reward", arrays["reward"]))
         try:
             read = agreed_rule(self.do, eligibility_of(self.rule), {**arrays, "q": zero, "next_value": zero})
-            self.do.correct(*read, add_q=False, differentiable=False, check=check)
+            if self.do.looks(check, {name: array for name, array in arrays.items() if array is not None}):
+                self.do.correct(*read, add_q=False, differentiable=False, check=check)
         except BadValueError as error:
             raise error.with_index(error.at) from None
 
