@@ -1,19 +1,22 @@
 """Where the time of the tests goes: `pytest -p cpu_seconds tests/returns` ends with the costliest tests and files.
 
 In seconds of CPU, of this process and of those that it started and that have ended: what else the machine does is not in them.
+With xdist, each worker sends its seconds to the process that prints them. A worker's start, and its collection, are counted as such.
 """
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import Any
 
 import pytest
 
-SHOWN = 40
+SHOWN = int(os.environ.get("SHOWN", "40"))
 spent: defaultdict[str, float] = defaultdict(float)
-"""By test, its parameters left out."""
+"""By test, its parameters left out; and what each worker of xdist spent before its first test."""
 
 
 def now() -> float:
@@ -28,6 +31,24 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         spent[item.nodeid.partition("[")[0]] += now() - before
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        spent["start and collection::of the workers"] += now()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        session.config.workeroutput["cpu_seconds"] = dict(spent)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """In the process that prints: what a worker of xdist has spent."""
+    for test, seconds in getattr(node, "workeroutput", {}).get("cpu_seconds", {}).items():
+        spent[test] += seconds
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
