@@ -1,7 +1,7 @@
 """Where the time of the tests goes: `pytest -p cpu_seconds tests/returns` ends with the costliest tests and files.
 
 In seconds of CPU, of this process and of those that it started and that have ended: what else the machine does is not in them.
-With xdist, each worker sends its seconds to the process that prints them. A worker's start, and its collection, are counted as such.
+With xdist, each worker sends its seconds to the process that prints them.
 """
 
 from __future__ import annotations

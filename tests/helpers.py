@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -39,6 +41,29 @@ CUSTOM: list[ot.Trace] = [
     ot.HistoryTrace(_whole_history, title="whole history"),
 ]
 TRACES = [*BUILT_IN, *CUSTOM]
+
+
+def whole(values: Iterable[Any]) -> list[Any]:
+    """Parameters that only `make test-all` tries."""
+    return [pytest.param(value, marks=pytest.mark.whole) for value in values]
+
+
+def two_of_each(traces: Iterable[Any]) -> list[Any]:
+    """The first two traces of each kind of kernel; the others only in `make test-all`. `test_symbols` holds the lines of all."""
+    chosen, others = list[Any](), list[Any]()
+    count = Counter[tuple[bool, ...]]()
+    for trace in traces:
+        kind = kernel_of(trace)
+        count[kind] += 1
+        (chosen if count[kind] <= 2 else others).append(trace)
+    return [*chosen, *whole(others)]
+
+
+def kernel_of(trace: Any) -> tuple[bool, ...]:
+    """What decides which kernel computes a trace."""
+    if trace.uncorrected or trace.custom:
+        return trace.uncorrected, trace.custom
+    return trace.per_decision, trace.recursive, trace.horizon is not None, trace.lag_bound is not None
 
 
 def name_of(trace: Any) -> str:

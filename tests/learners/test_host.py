@@ -63,7 +63,7 @@ def test_equals_the_compiled_loop_to_the_bit(trace, update, monkeypatch):
         "behavior": EpsilonGreedy(Harmonic(1.0, half=20)),
         "target": EpsilonGreedy(0.1),
         "update": update,
-        "steps": 1000,
+        "steps": 400,
         "limit": 40,
         "spread": 0.1,
         "seeds": 3,
@@ -81,6 +81,7 @@ def test_equals_the_compiled_loop_to_the_bit(trace, update, monkeypatch):
     np.testing.assert_array_equal(alone.q(13), outside.Q[2, 3])
 
 
+@pytest.mark.whole
 def test_evaluate_finds_the_exact_values_of_the_table():
     mdp = from_gymnasium("FrozenLake-v1", gamma=0.9)
     rng = np.random.default_rng(0)
@@ -93,7 +94,8 @@ def test_evaluate_finds_the_exact_values_of_the_table():
     assert np.abs(error[0]).max() < 0.01  # the first state is visited most
 
 
-def test_control_beats_chance_and_keeps_time_limits():
+@pytest.mark.whole
+def test_control_beats_chance():
     learned = control(
         ot.RBIS(lam=0.9),
         "FrozenLake-v1",
@@ -105,6 +107,9 @@ def test_control_beats_chance_and_keeps_time_limits():
     )
     _, returns = learned.evaluations[0]
     assert returns[-30:].mean() > 0.15  # the uniform policy has 0.01
+
+
+def test_time_limits_are_kept():
     spoon = control(
         ot.Retrace(lam=0.9), "CliffWalking-v1", behavior=EpsilonGreedy(0.1), gamma=0.9, episodes=20, limit=10
     )
@@ -176,12 +181,12 @@ def test_many_copies_feed_one_learner(update):
         "behavior": EpsilonGreedy(0.3),
         "gamma": 0.95,
         "alpha": 0.2,
-        "steps": 8000,
+        "steps": 4000,
         "update": update,
     }
     results = [control(ot.RBIS(lam=0.9), many(mode, 4, Table), **same) for mode in MODES[1:]]
     for learned in results:
-        assert learned.steps == 8000
+        assert learned.steps == 4000
         assert (learned.Q.argmax(axis=1)[:5] == 1).all()
     if update != "offline":  # what is unfinished when steps are over differs
         np.testing.assert_array_equal(results[1].Q, results[2].Q)  # the same episodes, whoever resets them

@@ -162,7 +162,7 @@ def test_one_tiling_over_places_is_a_table(update, n):
         "gamma": 0.9,
         "alpha": 0.2,
         "q0": -3.0,
-        "steps": 3000,
+        "steps": 1200,
         "update": update,
         "limit": 25 if n is None else None,
     }
@@ -191,6 +191,7 @@ def test_step_sizes_mean_what_they_mean_in_a_table():
     np.testing.assert_allclose(fresh.q([2.5]), 2.0, atol=1e-9)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("update", ["online", Replay(every=4)], ids=str)
 def test_cartpole_learns(update):
     learned = control(
@@ -215,6 +216,7 @@ def test_cartpole_learns(update):
         _ = learned.Q
 
 
+@pytest.mark.whole
 def test_cartpole_with_a_vector_environment():
     learned = control(
         ot.RBIS(lam=0.9),

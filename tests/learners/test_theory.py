@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import offtrace as ot
-from helpers import name_of
+from helpers import name_of, two_of_each
 from learners.settings import LEARNERS
 from offtrace.learners import EpsilonGreedy, Linear, control, evaluate
 from offtrace.mdps import MDP, bifurcation, garnet, greedy, random_policy
 from offtrace.operators import Operator
 
 SOME: list[ot.Trace] = [
-    ot.OneStep(),
+    ot.Retrace(),
     ot.ImportanceSampling(lam=0.8),
+    ot.OneStep(),
     ot.QLambda(lam=0.6),
     ot.TreeBackup(),
-    ot.Retrace(),
     ot.NonMarkovRetrace(lam=0.9),
     ot.RBIS(lam=0.9),
     ot.TruncatedIS(bound=1.5, lam=0.9),
@@ -38,7 +38,7 @@ def never_again(seed: int) -> MDP:
     return MDP(P, np.vstack([[[1.0, -1.0]], inner.R]), 0.9, np.eye(5)[0], np.arange(5) == 4)
 
 
-@pytest.mark.parametrize("trace", SOME, ids=name_of)
+@pytest.mark.parametrize("trace", two_of_each(SOME), ids=name_of)
 def test_the_mean_update_of_an_episode_is_the_operator(trace: ot.Trace) -> None:
     mdp, rng = never_again(seed=1), np.random.default_rng(0)
     pi = 0.3 / 2 + 0.7 * random_policy(mdp, rng)
@@ -56,7 +56,7 @@ def test_the_mean_update_of_an_episode_is_the_operator(trace: ot.Trace) -> None:
         assert abs(Δ.mean() - wanted[0, a]) < 4 * Δ.std() / np.sqrt(len(Δ)) + 1e-3
 
 
-@pytest.mark.parametrize("trace", [t for t in SOME if t.horizon is None], ids=name_of)
+@pytest.mark.parametrize("trace", two_of_each(t for t in SOME if t.horizon is None), ids=name_of)
 def test_small_steps_follow_the_iterates_of_the_operator(trace: ot.Trace) -> None:
     """In the stationary chain of μ, Q changes by α D(MQ − Q) a step on average, D = diag(d(s) μ(a|s)), if α is small."""
     rng, α, steps = np.random.default_rng(1), 0.002, 3000
@@ -82,7 +82,7 @@ def test_small_steps_follow_the_iterates_of_the_operator(trace: ot.Trace) -> Non
     assert (np.abs(found.Q.mean(axis=0) - Q) < 4 * error + 0.01 * moved).all()
 
 
-@pytest.mark.parametrize("trace", [t for t in LEARNERS if t.recursive_condition], ids=name_of)
+@pytest.mark.parametrize("trace", two_of_each(t for t in LEARNERS if t.recursive_condition), ids=name_of)
 def test_evaluation_converges_as_one_over_the_root_of_episodes(trace: Any) -> None:
     """γ < ½: with steps of 1/N the rate is that only where no eigenvalue of Z is above ½."""
     mdp, rng = garnet(5, 3, 3, seed=7, gamma=0.4, terminal=1), np.random.default_rng(3)

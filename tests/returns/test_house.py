@@ -92,7 +92,7 @@ def test_a_backend_is_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -
         ot.targets(ot.QLambda(0.9), **{**labelled, "q": x["q"]}, gamma=0.9)
 
 
-def test_numpy_does_not_import_jax_and_a_rule_older_than_it_and_a_first_call_inside_of_jit() -> None:
+def test_numpy_imports_neither_torch_nor_jax_and_a_rule_older_than_it_and_a_first_call_inside_of_jit() -> None:
     pytest.importorskip("jax")
     script = """
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ class Mine(ot.Trace):
         return lam, xp.minimum(rho, 1.0), ot.INFINITY
 
 mine = Mine(0.9)
-assert "jax" not in sys.modules
+assert "torch" not in sys.modules and "jax" not in sys.modules
 import jax, jax.numpy as jnp
 x = {n: jnp.asarray(a) for n, a in x.items()}
 first = jax.jit(lambda x: ot.targets(ot.Retrace(0.9), **x, gamma=0.9))(x)  # the backend is imported inside of jit

@@ -25,6 +25,7 @@ QUIET = os.environ | {
 }
 
 
+@pytest.mark.whole
 def test_two_nodes_and_one_that_is_killed_and_a_new_cluster(tmp_path: Path) -> None:
     gate, file = tmp_path / "open", tmp_path / "study.toml"
     local = Study.declared(half_way(gate), out=tmp_path / "local").run(workers=0, progress=False)
