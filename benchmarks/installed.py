@@ -1,7 +1,8 @@
 """The wheel and the sdist, built, and installed where nothing else of this repository is: `make dist`.
 
-The wheel goes into an empty environment outside of the checkout. There the README's lines of Python run, and commands that need
-no extra; a command or adapter whose extra is missing must name it. The sdist must hold what its own tests read.
+Both must pass `twine check --strict`, as an index asks. The wheel goes into an empty environment outside of the checkout. There the
+README's lines of Python run, and commands that need no extra; a command or adapter whose extra is missing must name it. The sdist
+must hold what its own tests read.
 """
 
 from __future__ import annotations
@@ -49,13 +50,21 @@ def main() -> int:
         with tarfile.open(sdist) as held:
             names = {name.partition("/")[2] for name in held.getnames()}
         problems = [f"the sdist lacks {name}" for name in NEEDED if name not in names]
-        if not installed("venv", str(home / "env"), log="installed"):
-            return _said(["no environment could be made, see .bench/installed.log"])
-        python = home / "env" / "bin" / "python"
-        if not installed("pip", "install", "--python", str(python), str(wheel), log="installed"):
-            return _said(["the wheel could not be installed, see .bench/installed.log"])
+        python, checker = (_environment(home / name, what) for name, what in (("env", str(wheel)), ("twine", "twine")))
+        if python is None or checker is None:
+            return _said(["the wheel, or twine, could not be installed, see .bench/installed.log"])
+        checked = [str(checker), "-m", "twine", "check", "--strict", str(wheel), str(sdist)]
+        done = subprocess.run(checked, capture_output=True, text=True, check=False)
+        problems += [done.stdout + done.stderr] if done.returncode else []
         problems += [words for words in _tried(python, home) if words]
     return _said(problems)
+
+
+def _environment(folder: Path, package: str) -> Path | None:
+    """The Python of a new environment with one package and what it needs; None if that could not be installed."""
+    python = folder / "bin" / "python"
+    done = installed("venv", str(folder), log="installed")
+    return python if done and installed("pip", "install", "--python", str(python), package, log="installed") else None
 
 
 def _tried(python: Path, home: Path) -> list[str]:

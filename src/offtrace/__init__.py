@@ -11,7 +11,7 @@ from offtrace import traces as _traces
 from offtrace.returns import *  # noqa: F403
 from offtrace.traces import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [*_traces.__all__, *_returns.__all__]  # pyright: ignore[reportUnsupportedDunderAll]
 
 

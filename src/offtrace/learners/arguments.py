@@ -65,7 +65,7 @@ class Evaluation:
 
 
 def require_order(name: str, trace: object, env: object) -> None:
-    """Refuse a call in the order of earlier versions, which took the environment first."""
+    """Refuse a call that gives the environment first."""
     if isinstance(trace, MDP) or isinstance(env, Rule | Method):
         raise TypeError(f"{name} takes the trace first: {name}(trace, env, …), got {name}({trace!r}, {env!r}, …)")
 
