@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planted_bugs import BUGS, PACKAGE, ROOT, Bug, PlantedBugError, copy_of_tree, planted, run_tests
+from planted_bugs import BUGS, PACKAGE, ROOT, Bug, PlantedBugError, copy_of_tree, first_failure, planted
 
 
 def test_there_are_thirty() -> None:
@@ -38,13 +38,17 @@ def test_lines_that_are_not_there_once_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_copy_is_what_is_tested(tmp_path: Path) -> None:
-    """With a bug in the copy, the package of the copy is imported, and pytest says that a test failed."""
-    test = "tests/test_planted_bugs.py::test_there_are_thirty"
+    """In the copy its own package is imported, and the test that fails is named."""
     assert (copy_of_tree(tmp_path) / "src" / "offtrace").is_dir()
-    outside = tmp_path / "tests" / "test_where.py"
-    outside.write_text(
-        f"import offtrace\ndef test_where():\n    assert offtrace.__file__.startswith({str(tmp_path)!r})\n"
-    )
-    assert run_tests(tmp_path, (test, "tests/test_where.py"), tmp_path / "numba") == 0
-    outside.write_text("def test_where():\n    assert False\n")
-    assert run_tests(tmp_path, ("tests/test_where.py",), tmp_path / "numba") == 1
+    test = tmp_path / "tests" / "test_where.py"
+    test.write_text(f"""
+import offtrace
+
+def test_where():
+    assert offtrace.__file__.startswith({str(tmp_path)!r})
+
+def test_wrong():
+    assert False
+""")
+    assert first_failure(tmp_path, ["tests/test_where.py"], tmp_path / "numba") == "tests/test_where.py::test_wrong"
+    assert first_failure(tmp_path, ["tests/test_where.py::test_where"], tmp_path / "numba") is None

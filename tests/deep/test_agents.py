@@ -12,6 +12,7 @@ import pytest
 
 import offtrace as ot
 from deep.small import GAME, LEARNERS, SEEDS, configured
+from helpers import whole
 from offtrace.deep import (
     PQN,
     Config,
@@ -43,11 +44,20 @@ def median_return(trained: Trained) -> float:
     return float(np.nanmedian(trained.last_return(trained.config.frames // 5)))
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_it_learns_and_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
-    """It learns in one program, of which the short run that is stopped at its second report is the beginning."""
+SHORT = ("replay", "stream-ac")
+"""One that learns values and one that learns a policy."""
+
+
+@pytest.mark.parametrize("name", [*SHORT, *whole(name for name in LEARNERS if name not in SHORT)])
+def test_it_learns(name: str) -> None:
     config, wanted = LEARNERS[name]
     assert median_return(train(config, SEEDS, progress=False)) > wanted
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
+    """The short run that is stopped at its second report is the beginning of one that learns."""
+    config = LEARNERS[name][0]
     short, reports = replace(config, frames=config.begin + 4 * config.round), 0
 
     def stop(frames: int, tally: Tally[np.ndarray]) -> None:

@@ -56,6 +56,7 @@ def test_its_errors_are_those_of_the_means(trace: Any) -> None:
     np.testing.assert_allclose(np.asarray(error)[there], np.asarray(wanted)[there], rtol=1e-3, atol=5e-3)
 
 
+@pytest.mark.whole
 def test_it_does_not_learn_from_rewards_of_the_wrong_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     right = categorical.distributional_targets
 

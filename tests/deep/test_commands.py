@@ -20,6 +20,7 @@ from PIL import Image
 
 import offtrace as ot
 from deep.small import CONFIG, configured
+from helpers import whole
 from offtrace import cli
 from offtrace._shared.whole_files import read_npz
 from offtrace.cli import errors
@@ -315,7 +316,7 @@ def test_what_each_error_becomes(capsys: Any) -> None:
         status_of(RuntimeError("a bug"))
 
 
-@pytest.mark.parametrize("package", ["flax", "optax"])
+@pytest.mark.parametrize("package", ["flax", *whole(["optax"])])
 def test_without_a_package_it_says_how_to_install_it(package: str, tmp_path: Path) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from offtrace import cli; sys.exit(cli.main(sys.argv[1:]))"
     given = ["deep", "train", "CartPole-v1", "--out", str(tmp_path / "run")]

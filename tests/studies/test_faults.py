@@ -50,6 +50,7 @@ def test_a_unit_that_takes_too_long_is_ended_and_run_again(tmp_path: Path) -> No
     assert equal(study.records(), whole.records())
 
 
+@pytest.mark.whole
 def test_a_unit_that_always_takes_too_long_is_set_aside(tmp_path: Path) -> None:
     places = [f"gated:states=5,gate={tmp_path / 'never'}"]
     given = declared(modules=["studies.gated"], environments=places, traces=["Retrace"], alphas=[0.1])
@@ -59,6 +60,7 @@ def test_a_unit_that_always_takes_too_long_is_set_aside(tmp_path: Path) -> None:
     assert study.status().done == {"test": (0, 1)}
 
 
+@pytest.mark.whole
 def test_processes_that_units_start_end_with_their_worker(tmp_path: Path) -> None:
     """A child that sleeps for ever, with all open files of its worker, while the worker is killed: nobody waits for it."""
     gate = tmp_path / "open"
@@ -81,6 +83,7 @@ def _state(pid: int) -> str:
         return ""
 
 
+@pytest.mark.whole
 def test_units_may_use_multiprocessing(tmp_path: Path) -> None:
     given = declared(modules=["studies.gated"], environments=["pooled:states=5"], traces=["Retrace"], alphas=[0.1])
     study = Study.declared({**given, "seeds": {"test": {"first": 0, "count": 2}}}, out=tmp_path)

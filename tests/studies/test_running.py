@@ -177,6 +177,7 @@ def test_a_signal_while_a_unit_is_written(
     assert as_unbroken(study, unbroken)
 
 
+@pytest.mark.whole
 def test_from_a_script_without_a_main_guard(tmp_path: Path) -> None:
     script = f"""
 import sys

@@ -55,15 +55,17 @@ def view(given: T) -> T:
     return given
 
 
-@njit(types.voidptr(types.voidptr), forceinline=True)
-def _address(pointer: Any) -> Any:
-    return pointer
+@cache
+def _address() -> Any:
+    """A compiled function from a pointer of any type to its address, made when a loop is compiled: that takes half a second."""
+    return njit(types.voidptr(types.voidptr), forceinline=True)(lambda pointer: pointer)
 
 
 @overload(view, jit_options={"forceinline": True})
 def _view(given):
     if isinstance(given, types.Array) and given.layout == "C":
-        return lambda given: carray(_address(given.ctypes), given.shape, given.dtype)
+        address = _address()
+        return lambda given: carray(address(given.ctypes), given.shape, given.dtype)
     make = getattr(given, "instance_class", None)
     if make is not None:
         return lambda given: make(*_views(given))
