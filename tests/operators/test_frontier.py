@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
 
 import offtrace as ot
 from offtrace import mdps, operators

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -88,9 +88,10 @@ class Frontier:
 
     def least_variance(self, contraction: float) -> Interval:
         """The least variance at which the mean contraction can be had: no rule with the recursive condition has less."""
-        return self._least(Interval(contraction, contraction))
+        return self.least_over(Interval(contraction, contraction))
 
-    def _least(self, contraction: Interval) -> Interval:
+    def least_over(self, contraction: Interval) -> Interval:
+        """The same for a contraction that is known to lie in an interval."""
         u0, v0 = self._start
         wanted = 1.0 - u0 - contraction.upper  # of E Σ_{t≥1} y u
         least = v0 + max(0.0, float((2.0 / self._prices * (wanted - self._reachable)).max()))
@@ -204,10 +205,11 @@ def _weights(start: ArrayLike | None, s: Setting, live: np.ndarray) -> np.ndarra
 def _slopes(s: Setting, u: np.ndarray, σ2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of y, 0 first, [N]; h from above at them, [S·A, N]; and c, [S·A]: infinite where h stays above 0."""
     low, high = 1e-9 / σ2.max(), 2.0 / σ2[σ2 > 0].min()  # near 0 the slope of h may be infinite
-    y = np.concatenate([[0.0], np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2)])
+    nodes: np.ndarray = np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2)
+    y = np.append(0.0, nodes)
     cost, after = u[:, None] - σ2[:, None] * y, [_between(y, s.gamma * ρ * y) for ρ in s.rho.ravel()]
     acted = np.where(s.mu > 0, s.pi, 0.0)
-    h = np.ones_like(cost)  # from above: what follows is worth no more than the whole of u
+    h = slope = np.ones_like(cost)  # from above: what follows is worth no more than the whole of u
     for _ in range(100_000):
         there = np.stack([(1 - w) * row[i] + w * row[i + 1] for row, (i, w) in zip(h, after, strict=True)])
         slope = cost + s.gamma * (s.P @ (acted[:, :, None] * there.reshape(s.S, s.A, -1)).sum(axis=1))
@@ -263,7 +265,7 @@ def _variance(op: Operator, σ2: np.ndarray, weight: np.ndarray, gap: float) -> 
 
 
 def _over(point: FrontierPoint, known: Frontier) -> Interval:
-    least = known._least(point.contraction)
+    least = known.least_over(point.contraction)
     low = point.variance.lower / least.upper if np.isfinite(least.upper) else 1.0
     return Interval(max(1.0, low), max(1.0, low, point.variance.upper / least.lower))
 
@@ -275,7 +277,8 @@ def _listed(s: Setting, lams: Sequence[float], c: np.ndarray, scales: np.ndarray
             continue
         if rule.recursive_condition and rule.sweep.parameter in {f.name for f in fields(rule)}:
             for number in lams:
-                yield rule.title, number, rule(**{rule.sweep.parameter: number})
+                given: dict[str, Any] = {rule.sweep.parameter: number}
+                yield rule.title, number, rule(**given)
     middle = float(np.median(c[np.isfinite(c) & (s.mu.ravel() > 0)]))
     for scale in scales:
         yield CONSTANT, scale * middle, DiscountedBound(bound=scale * middle, gamma=s.gamma)
