@@ -106,6 +106,7 @@ class Work:
         self.grid, self.file, self.at_once, self.seconds = grid, file, at_once, seconds
         self.began = time.monotonic()
         self.scores: dict[Unit, float] = {}
+        """The success at the end of each run, by which step sizes are chosen."""
         setting = json.loads(json.dumps(grid.setting._asdict()))
         if file.exists():
             text = file.read_bytes()
@@ -114,7 +115,7 @@ class Work:
                 if "setting" in line and line["setting"] != setting:
                     raise SystemExit(f"{file} holds runs of {line['setting']}, not of {setting}: give another file")
                 if "seed" in line:
-                    self.scores[unit_of(line)] = score(line)
+                    self.scores[unit_of(line)] = line["end"]
         if not self.scores:
             self.write([{"setting": setting, "machine": machine(), "offtrace": ot.__version__, "jax": jax.__version__}])
 
@@ -179,20 +180,21 @@ class Work:
                 self.say(f"stopped: {len(left)} runs are left; run the same command again")
                 return
             units = left[: self.at_once]
-            runs = columns(
-                self.grid.setting.losses, units + units[-1:] * (self.at_once - len(units))
-            )  # filled up: one program for all
+            filled = units + units[-1:] * (self.at_once - len(units))  # one program for all
+            runs = columns(self.grid.setting.losses, filled)
             if compiled is None:
                 compiled = train.lower(self.grid.setting, starts, runs).compile()
                 self.say("compiled")
             before = time.monotonic()
             measured = Measured(*(np.asarray(a) for a in compiled(starts, runs)))
-            longest = max(longest, time.monotonic() - before)
+            took = time.monotonic() - before
+            longest = max(longest, took)
             lines = [line_of(unit, Measured(*(a[i] for a in measured))) for i, unit in enumerate(units)]
             self.write(lines)
-            self.scores |= {unit: score(line) for unit, line in zip(units, lines, strict=True)}
+            ends = [line["end"] for line in lines]
+            self.scores |= dict(zip(units, ends, strict=True))
             self.say(
-                f"{len(units)} runs in {time.monotonic() - before:.1f} s, {len(left) - len(units)} or more are left"
+                f"{len(units)} runs in {took:.1f} s, success {np.mean(ends):.2f}; {len(left) - len(units)} or more left"
             )
         self.say("done")
 
@@ -223,11 +225,6 @@ def line_of(unit: Unit, measured: Measured) -> dict[str, Any]:
     }
     late = measured.success[-max(1, round(LAST * len(finite))) :]
     return {**unit._asdict(), "end": float(late.mean()), "curve": curves}
-
-
-def score(line: dict[str, Any]) -> float:
-    """By what a step size is chosen: the success at the end."""
-    return line["end"]
 
 
 def unit_of(line: dict[str, Any]) -> Unit:

@@ -262,7 +262,8 @@ def figure(lines: list[Line]) -> Any:
             alphas = sorted(alpha for where, loss, alpha in runs if (where, loss) == (at, name))
             ends = [np.array([line["end"] for line in runs[at, name, alpha]]) for alpha in alphas]
             mean, width = [float(e.mean()) for e in ends], np.nan_to_num([half(e) for e in ends])
-            bands.append((name, alphas, mean, (np.array(mean) - width).tolist(), (np.array(mean) + width).tolist()))
+            low, high = (np.clip(mean + sign * width, 0.0, 1.0).tolist() for sign in (-1, 1))
+            bands.append((name, alphas, mean, low, high))
         panels.append((title(at), bands))
     looks = {name: i for i, name in enumerate(DRAWN)}
     return figures.band_panels(panels, xlabel="step size", ylabel="success at the end", looks=looks, x_logarithmic=True)

@@ -86,7 +86,7 @@ class Setting(NamedTuple):
     tokens: int = 512
     """The length of a row."""
     iterations: int = 100
-    prompts: int = 16
+    prompts: int = 8
     """The number of prompts in a batch."""
     answers: int = 8
     """The number of answers to each prompt, which make a group."""
