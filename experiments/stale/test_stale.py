@@ -192,8 +192,10 @@ def test_ages_must_fit() -> None:
         Grid(ages=(3, 8, 68))
 
 
-def test_a_study_is_resumed_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tuned and tested; a second run trains nothing; a torn line is trained again, to the same numbers; tables show them."""
+def test_a_study_is_resumed_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without time nothing begins. Tuned and tested; a second run trains nothing; a torn line is trained again, to the same numbers; tables show them."""
     setting = SETTING._replace(iterations=5)
     grid, file = Grid(setting, ("lag",), (8,), alphas=(1e-3, 3e-3), tuning=1, test=2), tmp_path / "tiny.jsonl"
 
@@ -201,6 +203,8 @@ def test_a_study_is_resumed_and_shown(tmp_path: Path, monkeypatch: pytest.Monkey
         Work(grid, file, 4).run()
         return file.read_text().splitlines()
 
+    Work(grid, file, 4, seconds=0.0).run()
+    assert "stopped: 4 runs are left" in capsys.readouterr().out
     lines = run()
     assert len(lines) == 1 + 2 * 2 * 1 + 2 * 2  # a head; losses × step sizes × seeds; losses × seeds
     assert run() == lines
@@ -220,9 +224,3 @@ def test_a_study_is_resumed_and_shown(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| prefix, Non-Markov Retrace | prefix with a cap |" in text
     assert "lag, 8–11 updates old" in text
     tables.figure(tables.read([file])[1]).savefig(tmp_path / "figure.png")
-
-
-def test_without_time_nothing_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Grid(SETTING, ("sum",), (8,), alphas=(1e-3,), tuning=1, test=1)
-    Work(grid, tmp_path / "tiny.jsonl", 4, seconds=0.0).run()
-    assert "stopped: 2 runs are left" in capsys.readouterr().out
