@@ -314,10 +314,11 @@ def _of_norm(low: list[list[Fraction]], up: list[list[Fraction]]) -> list[Proof]
     signs = [[1 if low[i][j] + up[i][j] >= 0 else -1 for j in n] for i in n]
     least = [sum(low[i][j] if signs[i][j] > 0 else -up[i][j] for j in n) for i in n]
     row = max(n, key=lambda i: least[i])
-    return [
-        {"claim": "norm at most", "number": str(_up(Fraction(most)))},
-        {"claim": "norm at least", "number": str(_down(Fraction(least[row]))), "row": row, "signs": signs[row]},
-    ]
+    claims: list[Proof] = [{"claim": "norm at most", "number": str(_up(Fraction(most)))}]
+    if least[row] > 0:
+        number = str(_down(Fraction(least[row])))
+        claims.append({"claim": "norm at least", "number": number, "row": row, "signs": signs[row]})
+    return claims
 
 
 def _of_radius(low: list[list[Fraction]], up: list[list[Fraction]]) -> list[Proof]:
