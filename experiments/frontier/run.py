@@ -140,7 +140,9 @@ def main() -> None:
     arguments = parser.parse_args()
     done = set()
     if arguments.file.exists():
-        done = {(r["problem"], r["gamma"], r["noise"]) for r in map(json.loads, arguments.file.read_text().splitlines())}
+        done = {
+            (r["problem"], r["gamma"], r["noise"]) for r in map(json.loads, arguments.file.read_text().splitlines())
+        }
     warnings.simplefilter("ignore", RuntimeWarning)
     for number in range(arguments.problems):
         for gamma in HORIZONS:

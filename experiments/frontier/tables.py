@@ -1,7 +1,7 @@
 """From the records of `frontier.run` to the table and the figure of docs/frontier.md.
 
-    cd experiments
-    python -m frontier.tables frontier/records/garnets.jsonl --table ../docs/frontier_table.inc --figure ../docs/frontier.png
+cd experiments
+python -m frontier.tables frontier/records/garnets.jsonl --table ../docs/frontier_table.inc --figure ../docs/frontier.png
 """
 
 from __future__ import annotations
@@ -93,11 +93,15 @@ def draw(cells: dict[Cell, dict[str, list[dict[str, float]]]], file: Path) -> No
     import matplotlib.pyplot as plt
 
     gammas, noises = (sorted({cell[k] for cell in cells}) for k in range(2))
-    figure, axes = plt.subplots(len(gammas), len(noises), figsize=(9, 5), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(
+        len(gammas), len(noises), figsize=(9, 5), sharex=True, sharey=True, layout="constrained"
+    )
     for row, gamma in zip(axes, gammas, strict=True):
         for panel, noise in zip(row, noises, strict=True):
             for (name, _), marker in zip(PREDICTORS.items(), "os^", strict=True):
-                points = [mean_and_interval([e[name] for e in cells[gamma, noise, i]["r"]]) for i in range(len(BUDGETS))]
+                points = [
+                    mean_and_interval([e[name] for e in cells[gamma, noise, i]["r"]]) for i in range(len(BUDGETS))
+                ]
                 mean, half = np.array(points).T
                 panel.errorbar(BUDGETS, mean, half, marker=marker, ms=4, lw=1.3, capsize=2, label=name)
             panel.axhline(0, color="0.6", lw=0.6)
@@ -107,7 +111,9 @@ def draw(cells: dict[Cell, dict[str, list[dict[str, float]]]], file: Path) -> No
             panel.spines[["top", "right"]].set_visible(False)
     figure.supylabel("rank correlation with the error", fontsize=9)
     figure.supxlabel("segments of training", fontsize=9)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+    )
     figure.savefig(file, dpi=130)
 
 

@@ -116,7 +116,7 @@ class Work:
                     raise SystemExit(f"{file} holds runs of {line['setting']}, not of {setting}: give another file")
                 if "seed" in line:
                     self.scores[unit_of(line)] = line["end"]
-        if not self.scores:
+        if not file.exists() or not file.stat().st_size:
             self.write([{"setting": setting, "machine": machine(), "offtrace": ot.__version__, "jax": jax.__version__}])
 
     def write(self, lines: list[dict[str, Any]]) -> None:

@@ -195,7 +195,7 @@ def test_ages_must_fit() -> None:
 def test_a_study_is_resumed_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without time nothing begins. Tuned and tested; a second run trains nothing; a torn line is trained again, to the same numbers; tables show them."""
+    """Without time nothing begins. A second run trains nothing; a torn line is trained again, to the same numbers."""
     setting = SETTING._replace(iterations=5)
     grid, file = Grid(setting, ("lag",), (8,), alphas=(1e-3, 3e-3), tuning=1, test=2), tmp_path / "tiny.jsonl"
 
