@@ -1,8 +1,8 @@
 """The wheel and the sdist, built, and installed where nothing else of this repository is: `make dist`.
 
-Both must pass `twine check --strict`, as an index asks. The wheel goes into an empty environment outside of the checkout. There the
-README's lines of Python run, and commands that need no extra; a command or adapter whose extra is missing must name it. The sdist
-must hold what its own tests read.
+Both must pass `twine check --strict`. The wheel goes into an empty environment outside of the checkout. There the README's lines
+of Python run, and commands that need no extra; a command or adapter whose extra is missing must name it. The sdist must hold what
+its own tests read.
 """
 
 from __future__ import annotations

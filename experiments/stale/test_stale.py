@@ -51,6 +51,7 @@ def test_the_sampler_says_the_log_probabilities_that_the_learner_computes() -> N
     assert not np.allclose(log_mu, LOG_PI(policy(shape, 1), shape, x, answers), atol=1e-2)
 
 
+@pytest.mark.whole
 def test_the_sampler_draws_by_its_probabilities() -> None:
     """The first token of many answers to one prompt."""
     shape, x = Shape(1, 16, 2), jnp.tile(symbols(1, WINDOW), (4000, 1))
@@ -157,6 +158,7 @@ def by_definition(start: transformer.Weights, age: int, which: int, alpha: float
     return curves
 
 
+@pytest.mark.whole
 def test_data_are_as_old_as_they_say(start: transformer.Weights) -> None:
     """Runs side by side, of three ages and two losses, with a large step size, against each by its definition."""
     runs = Runs(*map(jnp.array, ([0, 0, 0], [0, 8, 8], [0, 0, 1], [0.02, 0.02, 0.02], [0, 0, 0])))
@@ -192,6 +194,7 @@ def test_ages_must_fit() -> None:
         Grid(ages=(3, 8, 68))
 
 
+@pytest.mark.whole
 def test_a_study_is_resumed_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
