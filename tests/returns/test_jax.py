@@ -147,21 +147,25 @@ def test_rows_that_end_in_closed_form(trace: Any, spread: float, dtype: Any) -> 
 
 @pytest.mark.parametrize("way", [kernels.linear_by_steps, kernels.linear_by_doubling])
 def test_the_reverse_recursion_on_every_platform(way: Any) -> None:
-    """Products that come back from 10^±400, a weight of 0 after an overflow, and rows of ordinary size, alone and together."""
+    """Products that come back from 10^±400, a weight of 0 after an overflow, and rows of ordinary size, alone and together.
+
+    In the last row a sum overflows, though no product of weights leaves the range, and the weight before it is 0.
+    """
     rng = np.random.default_rng(0)
-    delta, weight = rng.normal(size=(5, 120)), rng.uniform(0.2, 1.2, (5, 120))
+    delta, weight = rng.normal(size=(6, 120)), rng.uniform(0.2, 1.2, (6, 120))
     weight[0, 20:60], weight[0, 60:100] = 1e-10, 1e10
     weight[1, 20:60], weight[1, 60:100] = 1e10, 1e-10
     delta[:2, :-1] = 0.0
     weight[2, ::7] = 0.0
     weight[3, 20:60], weight[3, 19] = 1e10, 0.0
-    exact = np.zeros((5, 121), object)
+    delta[5, 50], weight[5, 49], weight[5, 48] = 1e300, 1e10, 0.0
+    exact = np.zeros((6, 121), object)
     with localcontext(prec=60, Emax=10**6, Emin=-(10**6)):
-        for b, k in product(range(5), range(119, -1, -1)):
+        for b, k in product(range(6), range(119, -1, -1)):
             exact[b, k] = Decimal(delta[b, k]) + Decimal(weight[b, k]) * exact[b, k + 1]
     wanted = exact[:, :-1].astype(float)
     with jax.enable_x64(True):
-        for rows in (slice(None), *(slice(b, b + 1) for b in range(5))):
+        for rows in (slice(None), *(slice(b, b + 1) for b in range(6))):
             found = np.asarray(jax.jit(way)(delta[rows], weight[rows]))
             np.testing.assert_allclose(found, wanted[rows], rtol=1e-12, atol=1e-15)
 
