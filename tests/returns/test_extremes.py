@@ -269,6 +269,15 @@ def test_v_trace_without_bounds() -> None:
             np.testing.assert_allclose(found[fits], wanted[fits], rtol=1e-12, atol=1e-300)
 
 
+def test_a_discount_times_a_ratio_that_is_no_float_goes_on() -> None:
+    """γ_0 ρ_1 = 10^-330 is 0 in floats, but the trace comes back to its cap at the next step."""
+    given = row(np.log([1.0, 1e-170, 1e200]), gamma=np.array([1e-160, 1.0, 1.0]))
+    capped = {ot.NonMarkovRetrace(): 1.0, ot.RBIS(): 1.0, ot.TruncatedIS(): 1.0}
+    for trace, cap in (capped | {ot.HistoryBounded(bound): bound for bound in (0.5, 2.0)}).items():
+        for found in ways(trace, given).values():
+            np.testing.assert_allclose(found[0], cap * 1e-160, rtol=1e-12)
+
+
 def test_a_ratio_that_is_too_small_counts_as_zero() -> None:
     """Below e^-708 a number has fewer digits than others. Every kernel takes it for 0, and cuts there."""
     for log_ratio in (-708.5, -740.0, -800.0):

@@ -158,7 +158,7 @@ def test_the_reverse_recursion_on_every_platform(way: Any) -> None:
     delta[:2, :-1] = 0.0
     weight[2, ::7] = 0.0
     weight[3, 20:60], weight[3, 19] = 1e10, 0.0
-    delta[5, 50], weight[5, 49], weight[5, 48] = 1e300, 1e10, 0.0
+    delta[5, 51], weight[5, 50], weight[5, 49] = 1e300, 1e10, 0.0  # a scan joins 51 with 50, and then both with 49
     exact = np.zeros((6, 121), object)
     with localcontext(prec=60, Emax=10**6, Emin=-(10**6)):
         for b, k in product(range(6), range(119, -1, -1)):

@@ -291,3 +291,13 @@ def test_memory_is_shared_and_strides_are_taken() -> None:
     found = ot.coefficients(ot.RBIS(), **{n: arrays[n][0] for n in ("terminated", "truncated", "log_pi", "log_mu")})
     assert isinstance(found, torch.Tensor)
     assert found.shape == (8, 8)
+
+
+def test_given_coefficients_are_constants() -> None:
+    arrays = {n: a for n, a in tensors(example()).items() if "log" not in n}
+    c = torch.rand(3, 9, dtype=torch.float64, requires_grad=True)
+    found = ot.targets_from_c(c, **arrays)
+    torch.testing.assert_close(found, ot.targets_from_c(c.detach(), **arrays))
+    assert not found.requires_grad
+    with pytest.raises(TypeError, match=r"pass c\.detach\(\)"):
+        ot.targets_from_c(c, **arrays, differentiable=True)
