@@ -386,6 +386,7 @@ def test_the_actor_critic_with_a_lagged_actor(capsys: pytest.CaptureFixture[str]
     assert np.ptp(losses(older)) > 1e-3
 
 
+@pytest.mark.whole
 def test_fast_td3_runs_with_each_rule(capsys: pytest.CaptureFixture[str]) -> None:
     example: Any = runpy.run_path(str(EXAMPLES / "fast_td3_torch.py"))
     args = example["Args"](steps=480, envs=2, warm_up=100, batch=8, length=4, hidden=16, atoms=11)

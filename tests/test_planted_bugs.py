@@ -51,4 +51,3 @@ def test_wrong():
     assert False
 """)
     assert first_failure(tmp_path, ["tests/test_where.py"], tmp_path / "numba") == "tests/test_where.py::test_wrong"
-    assert first_failure(tmp_path, ["tests/test_where.py::test_where"], tmp_path / "numba") is None

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     from rlax._src import multistep  # not all of it is exported
 
 import offtrace as ot  # noqa: E402
+from helpers import whole  # noqa: E402
 from offtrace.adapters import rlax as adapter  # noqa: E402
 
 K, A = 9, 3
@@ -213,7 +214,9 @@ STOPPED = {name: case for case, (name, _) in enumerate(CASES)}
 """The last case of each function: whether gradients stop is decided at its end, whatever came in."""
 
 
-@pytest.mark.parametrize("case", range(len(CASES)), ids=IDS)
+@pytest.mark.parametrize(
+    "case", [*STOPPED.values(), *whole(sorted({*range(len(CASES))} - {*STOPPED.values()}))], ids=IDS.__getitem__
+)
 def test_gradients_are_those_of_rlax(case: int) -> None:
     """With respect to every array and every number, also where a discount, a λ, a ratio or a probability is 0."""
     name = CASES[case][0]

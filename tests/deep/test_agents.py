@@ -54,7 +54,11 @@ def test_it_learns(name: str) -> None:
     assert median_return(train(config, SEEDS, progress=False)) > wanted
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+RESUMED = (*SHORT, "stream-q")
+"""A memory, an actor, and a stream of groups."""
+
+
+@pytest.mark.parametrize("name", [*RESUMED, *whole(name for name in LEARNERS if name not in RESUMED)])
 def test_it_goes_on_from_where_it_was_stopped(name: str, tmp_path: Path) -> None:
     """The short run that is stopped at its second report is the beginning of one that learns."""
     config = LEARNERS[name][0]

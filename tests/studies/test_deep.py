@@ -84,6 +84,7 @@ def test_what_was_interrupted_is_run_again_to_the_same_rows(study: Study, tmp_pa
     assert equal(again.curves(), study.curves())
 
 
+@pytest.mark.whole
 def test_units_that_were_run_elsewhere_are_imported(study: Study, tmp_path: Path) -> None:
     """benchmarks/minatar_gpu.py: from its file to the same records. It refuses the file of another study."""
     rows, curves, plan = study.records(), study.curves(), Plan(study)
@@ -191,6 +192,7 @@ def test_a_run_that_diverges_is_a_row() -> None:
     assert (found.rows["episodes"] > 0).all()
 
 
+@pytest.mark.whole
 def test_every_trace_of_the_study_can_be_compiled() -> None:
     from offtrace.deep.runs import _stacked
     from offtrace.deep.training import trainer

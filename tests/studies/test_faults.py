@@ -108,6 +108,7 @@ def test_a_unit_that_kills_its_workers_is_set_aside_while_others_continue(tmp_pa
     assert not study.status().failed
 
 
+@pytest.mark.whole
 def test_a_unit_that_raises_in_its_workers_is_set_aside_while_others_continue(tmp_path: Path) -> None:
     gate = tmp_path / "open"
     places = [f"raising:states=5,gate={gate}", "random-walk:states=5"]

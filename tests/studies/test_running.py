@@ -110,6 +110,7 @@ def _command(pid: int) -> str:
         return ""
 
 
+@pytest.mark.whole
 def test_killed_workers_are_replaced_and_their_number_does_not_matter(
     study: Study, unbroken: Study, gate: Path
 ) -> None:
