@@ -1,6 +1,6 @@
 # make run   the main job: the bifurcation study in about a minute, and its page
 # make test  formatting, lint, layers, tests and docs, whose tutorials are run
-# make test-all  the same with all rules on every backend, where `make test` has two for each kind of kernel
+# make test-all  the same with all rules on every backend, where `make test` has two for each kind of kernel, with Ray and with agents that learn
 # make quick the inner loop: lint, and the tests of traces, trajectories and kernels
 # make check formatting, lint, layers and types
 # make bench the claims about speed, as ratios against real peers, into benchmarks/RESULTS.md

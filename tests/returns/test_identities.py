@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import offtrace as ot
+from offtrace.returns.numpy import passes
 
 LAMS = (0.0, 0.3, 0.9, 1.0)
 
@@ -171,6 +172,22 @@ def test_long_rows_agree_with_the_matrix_of_coefficients(trace: ot.Trace) -> Non
     weights = B * 0.97**lags
     error = np.abs(ot.corrections(trace, **row) - weights @ delta)
     assert (error <= 1e-12 * (weights @ np.abs(delta))).all()
+
+
+def test_stretches_of_a_long_row_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of more than passes.LONG steps without a cap is solved in stretches of passes.BLOCK, from its end on."""
+    given = made(B=2, T=230, ends=0.01)
+    states = {"value" if name == "q" else name: array for name, array in given.items()}
+
+    def results() -> list[np.ndarray]:
+        rules = (ot.Retrace(0.9), ot.ImportanceSampling(0.9), ot.VTrace(0.9))
+        return [*(ot.targets(rule, **given) for rule in rules), *ot.state_targets(ot.VTrace(0.9), **states)]
+
+    wanted = results()
+    monkeypatch.setattr(passes, "LONG", 60)
+    monkeypatch.setattr(passes, "BLOCK", 50)
+    for found, whole in zip(results(), wanted, strict=True):
+        np.testing.assert_allclose(found, whole, rtol=1e-13)
 
 
 def test_v_trace_on_policy_is_the_lambda_return() -> None:

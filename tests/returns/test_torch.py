@@ -257,6 +257,20 @@ def test_operators_are_registered_properly() -> None:
     torch.library.opcheck(capped, (a, fixed, fixed, fixed, torch.empty(0, dtype=torch.float64), True, False))
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_operators_are_mapped_over_any_dimension(dim: int) -> None:
+    from offtrace.returns.torch.operators import capped, linear
+
+    a, c, ratio = torch.rand(3, 4, 2, 5, dtype=torch.float64)[:3]
+    cap, lags = torch.ones(2, 5, dtype=torch.float64), torch.empty(0, dtype=torch.float64)
+    moved = [x.movedim(0, dim) for x in (a, c, ratio)]
+    found = torch.func.vmap(linear, in_dims=dim)(*moved[:2])
+    torch.testing.assert_close(found, torch.stack([linear(*each) for each in zip(a, c, strict=True)]))
+    found = torch.func.vmap(lambda *x: capped(*x, cap, lags, True, False), in_dims=dim)(*moved)
+    wanted = [capped(*each, cap, lags, True, False) for each in zip(a, c, ratio, strict=True)]
+    torch.testing.assert_close(found, torch.stack(wanted))
+
+
 def test_what_is_wrong_is_said() -> None:
     arrays = tensors(example())
     retrace = ot.Retrace(lam=0.9)
