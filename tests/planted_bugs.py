@@ -185,7 +185,7 @@ BUGS = [
         "add(v, -α_v * more, x.φ)",
         "add(v, α_v * more, x.φ)",
         "PGTD2: the half-step moves the second weights the wrong way",
-        ("tests/learners/test_methods.py",),
+        ("tests/learners/test_follow.py",),
     ),
     # operators and proofs
     Bug(

@@ -83,6 +83,26 @@ def test_sequences_are_what_was_written(steps: int, prioritised: bool) -> None:
         assert begun == {(e, k) for e in range(ENVS) for k in range(first[e], last[e] + 1)}
 
 
+def test_episodes_that_are_cut_end_with_the_step_written_last() -> None:
+    """One that goes on is truncated there, and its last observation stays; one that has ended stays as it is."""
+    for steps in (5, 40):  # before and after the ring is full
+        memory, kept = filled(steps, seed=4)
+        ended = [slots.slots[-2][1] is None for slots in kept]
+        assert {True, False} == set(ended)
+        now = -1.0 - np.arange(ENVS, dtype=np.float32)[:, None]
+        cut = memories.cut(memory, jnp.asarray(now))
+        for e in range(ENVS):
+            last = int(memory.count[e]) - 1
+            assert int(cut.count[e]) == last + 1 + (not ended[e])
+            assert float(cut.observation[e, int(cut.count[e]) % SLOTS, 0]) == now[e, 0]
+            assert not cut.valid[e, int(cut.count[e]) % SLOTS]
+            if not ended[e]:
+                assert bool(cut.truncated[e, last % SLOTS])
+                assert float(cut.observation[e, (last + 1) % SLOTS, 0]) == kept[e].slots[-1][0]
+            changed = np.asarray(cut.truncated[e] != memory.truncated[e])
+            assert changed.sum() == (not ended[e])
+
+
 def test_a_full_ring_is_used_to_its_last_slot() -> None:
     memory, kept = filled(200)
     first, last = memories.starts(memory, WINDOW)
