@@ -204,9 +204,8 @@ def _weights(start: ArrayLike | None, s: Setting, live: np.ndarray) -> np.ndarra
 
 def _slopes(s: Setting, u: np.ndarray, σ2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of y, 0 first, [N]; h from above at them, [S·A, N]; and c, [S·A]: infinite where h stays above 0."""
-    low, high = 1e-9 / σ2.max(), 2.0 / σ2[σ2 > 0].min()  # near 0 the slope of h may be infinite
-    nodes: np.ndarray = np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2)
-    y = np.append(0.0, nodes)
+    low, high = 1e-9 / float(σ2.max()), 2.0 / float(σ2[σ2 > 0].min())  # near 0 the slope of h may be infinite
+    y = np.append(0.0, np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2))
     cost, after = u[:, None] - σ2[:, None] * y, [_between(y, s.gamma * ρ * y) for ρ in s.rho.ravel()]
     acted = np.where(s.mu > 0, s.pi, 0.0)
     h = slope = np.ones_like(cost)  # from above: what follows is worth no more than the whole of u
