@@ -54,7 +54,7 @@ class FrontierPoint:
 
     family: str
     number: float
-    """λ, or the bound."""
+    """λ, or the first other number of the rule; of the optimum its scale. NaN where there is none."""
     contraction: Interval
     """The mean over start pairs of Σ_y |Z(x, y)|."""
     variance: Interval
@@ -102,7 +102,8 @@ class Frontier:
 
     def _rows(self) -> list[tuple[str, str, Interval, Interval, Interval]]:
         return [
-            (p.family, f"{p.number:.3g}", p.contraction, p.variance, p.excess) for p in (*self.optimum, *self.points)
+            (p.family, f"{p.number:.3g}" if p.number == p.number else "", p.contraction, p.variance, p.excess)
+            for p in (*self.optimum, *self.points)
         ]
 
     def __str__(self) -> str:
@@ -285,5 +286,5 @@ def _listed(s: Setting, lams: Sequence[float], c: np.ndarray, scales: np.ndarray
 
 def _given(traces: Sequence[Trace]) -> Iterator[tuple[str, float, Trace]]:
     for trace in traces:
-        number = getattr(trace, trace.sweep.parameter if trace.sweep else "", np.nan)
-        yield trace.title, float(number), trace
+        numbers = (getattr(trace, f.name) for f in fields(trace))
+        yield trace.title, next((number for number in numbers if isinstance(number, float)), np.nan), trace
