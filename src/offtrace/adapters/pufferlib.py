@@ -44,7 +44,7 @@ def compute_puff_advantage(
     """
     ended = terminals[:, 1:] != 0
     rule = trace or VTrace(lam=gae_lambda, rho_bar=vtrace_rho_clip, c_bar=vtrace_c_clip)
-    found = state_targets(
+    result = state_targets(
         rule,
         reward=rewards[:, 1:].contiguous(),
         value=values[:, :-1].contiguous(),
@@ -55,6 +55,6 @@ def compute_puff_advantage(
         log_mu=torch.zeros_like(ratio[:, :-1]),
         gamma=gamma,
     )
-    advantages[:, :-1] = found.correction
+    advantages[:, :-1] = result.correction
     advantages[:, -1] = 0.0
     return advantages

@@ -209,17 +209,17 @@ def after_first(x: Array) -> Array:
 
 def sequences(longer: int = 0, **arrays: ArrayLike) -> list[Array]:
     """Check that each array is one sequence, and that all have one length; the first `longer` ones have one step more."""
-    made = {name: jnp.asarray(array) for name, array in arrays.items()}
-    for name, array in made.items():
+    as_jax = {name: jnp.asarray(array) for name, array in arrays.items()}
+    for name, array in as_jax.items():
         if array.ndim != 1:
             raise ValueError(
                 f"{name} has shape {array.shape}, but these are one sequence [K]: map batches with jax.vmap"
             )
-    lengths = [len(array) - (i < longer) for i, array in enumerate(made.values())]
+    lengths = [len(array) - (i < longer) for i, array in enumerate(as_jax.values())]
     if len(set(lengths)) > 1:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in made.items())
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in as_jax.items())
         raise ValueError(f"these do not have the lengths that belong together: {shapes}; nothing is broadcast")
-    return list(made.values())
+    return list(as_jax.values())
 
 
 def by_step(name: str, value: ArrayLike, like: Array) -> Array:

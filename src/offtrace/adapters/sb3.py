@@ -220,10 +220,10 @@ class TraceDQN(DQN):
             judged, next_judged = (_values(self.q_net, x) for x in (batch.observations, batch.next_observations))
         pi, next_pi = self._target_policy(judged), self._target_policy(next_judged)
         action = batch.actions[..., 0].long()
-        made = from_action_values(q, next_q, pi, next_pi, action, log_mu=batch.log_mu)
-        made["greedy"] = action == judged.argmax(-1)
+        read = from_action_values(q, next_q, pi, next_pi, action, log_mu=batch.log_mu)
+        read["greedy"] = action == judged.argmax(-1)
         ends = {"terminated": batch.terminated, "truncated": batch.truncated}
-        return targets(self.trace, reward=batch.rewards, **ends, **made, gamma=self.gamma, time_major=False)
+        return targets(self.trace, reward=batch.rewards, **ends, **read, gamma=self.gamma, time_major=False)
 
     def _target_policy(self, q: Tensor) -> Tensor:
         number = q.shape[-1]

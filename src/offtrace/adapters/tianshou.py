@@ -68,8 +68,8 @@ def compute_episodic_return(
     missing = [name for name, x in {"v_s_": v_s_, "v_s": v_s, "log_pi": log_pi, "log_mu": log_mu}.items() if x is None]
     if log_pi is None or log_mu is None or missing:
         raise TypeError(f"{' and '.join(missing)} missing: a trace needs the values of states, log π and log μ")
-    made = state_targets(trace, value=value, **given, log_pi=_row(log_pi), log_mu=_row(log_mu), gamma=gamma)
-    return made.target, made.advantage
+    result = state_targets(trace, value=value, **given, log_pi=_row(log_pi), log_mu=_row(log_mu), gamma=gamma)
+    return result.target, result.advantage
 
 
 def compute_nstep_return(
@@ -116,18 +116,18 @@ def compute_nstep_return(
         rows = {name: np.repeat(x, values.shape[1], axis=0) for name, x in given.items()}
         # A start reads one next value, that of its last step; all columns hold it.
         next_value = np.repeat(values.reshape(-1, 1), n_step, axis=1)
-        found = targets(NStep(n=n_step), **rows, next_value=next_value, gamma=gamma, time_major=False)[:, 0]
-        found = found.reshape(values.shape)
+        result = targets(NStep(n=n_step), **rows, next_value=next_value, gamma=gamma, time_major=False)[:, 0]
+        result = result.reshape(values.shape)
     else:
         if values_fn is None:
             raise TypeError("values_fn is missing: a trace needs q, next_value, log π and log μ of the steps")
         with torch.no_grad():
-            made = values_fn(buffer, at.ravel())
-        like = next((x for x in made.values() if isinstance(x, Tensor) and x.is_floating_point()), torch.zeros(()))
-        made = {name: to_numpy(x).reshape(at.shape) for name, x in made.items()}
-        made = {name: x if x.dtype == bool else x.astype(float) for name, x in made.items()}
-        found = targets(trace, **given, **made, gamma=gamma, time_major=False)[:, :1]
-    batch.returns = to_torch_as(found, like)
+            arrays = values_fn(buffer, at.ravel())
+        like = next((x for x in arrays.values() if isinstance(x, Tensor) and x.is_floating_point()), torch.zeros(()))
+        arrays = {name: to_numpy(x).reshape(at.shape) for name, x in arrays.items()}
+        arrays = {name: x if x.dtype == bool else x.astype(float) for name, x in arrays.items()}
+        result = targets(trace, **given, **arrays, gamma=gamma, time_major=False)[:, :1]
+    batch.returns = to_torch_as(result, like)
     if hasattr(batch, "weight"):
         batch.weight = to_torch_as(batch.weight, like)
     return batch

@@ -28,7 +28,15 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(f"offtrace.adapters.torchrl needs torchrl ({error}): {install('torchrl')}") from None
 
-from offtrace.adapters.torchrl_entries import Estimator, dispatched, entry_or_none, found, registered, under_next, write
+from offtrace.adapters.torchrl_entries import (
+    Estimator,
+    dispatched,
+    entry_of,
+    entry_or_none,
+    registered,
+    under_next,
+    write,
+)
 from offtrace.adapters.torchrl_policies import Policy, epsilon_greedy, greedy, indices, log_mu, of_taken, softmax
 from offtrace.adapters.torchrl_states import StateEstimator
 from offtrace.returns.api import as_trace, targets
@@ -100,7 +108,7 @@ class TraceEstimator(Estimator):
     def _keep_action(self, loss_module: LossModule, arguments: tuple[TensorDictBase, ...]) -> None:
         if arguments and is_tensor_collection(arguments[0]):
             keys = self.tensor_keys
-            action = found(arguments[0], getattr(loss_module.tensor_keys, "action", keys.action))
+            action = entry_of(arguments[0], getattr(loss_module.tensor_keys, "action", keys.action))
             write(arguments[0], keys.taken_action, action)
 
     def _reads(self) -> list[NestedKey]:
@@ -165,9 +173,9 @@ class TraceEstimator(Estimator):
                 q, next_value, log_pi = self._from_network(self.value_network, tensordict, params, next_value, by_loss)
             given = {} if log_pi is None else {"log_pi": rows.of(keys.log_pi, log_pi)}
             if trace.needs_mu:
-                given["log_mu"] = rows.of(keys.sample_log_prob, found(tensordict, keys.sample_log_prob))
+                given["log_mu"] = rows.of(keys.sample_log_prob, entry_of(tensordict, keys.sample_log_prob))
             if "pair" in trace.reads:
-                given["pair"] = rows.of(keys.pair, found(tensordict, keys.pair))
+                given["pair"] = rows.of(keys.pair, entry_of(tensordict, keys.pair))
             target = targets(
                 trace,
                 **steps,
@@ -185,11 +193,11 @@ class TraceEstimator(Estimator):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return q, next_value and log π, as they stand in the tensordict."""
         keys = self.tensor_keys
-        next_value = found(tensordict, ("next", keys.value)) if next_value is None else next_value
+        next_value = entry_of(tensordict, ("next", keys.value)) if next_value is None else next_value
         return (
-            found(tensordict, keys.value),
+            entry_of(tensordict, keys.value),
             next_value,
-            found(tensordict, keys.log_pi) if self.trace.needs_pi else None,
+            entry_of(tensordict, keys.log_pi) if self.trace.needs_pi else None,
         )
 
     def _from_network(
@@ -210,7 +218,7 @@ class TraceEstimator(Estimator):
             π = self._probabilities(later)
             next_value = torch.where(π > 0, π * later, 0.0).sum(-1)  # a masked action may have the value −inf
         elif self.target_policy is greedy:
-            decides = found(tensordict, key)
+            decides = entry_of(tensordict, key)
         else:
             raise ValueError(
                 "the loss gives a next_value of its own, the greedy one of a double DQN, but target_policy is not greedy: "
@@ -241,7 +249,7 @@ class TraceEstimator(Estimator):
                 "make the estimator with TraceEstimator.for_loss(loss, …) and call the loss with a tensordict, or put the "
                 f"action taken under {keys.taken_action!r} as well"
             )
-        return found(tensordict, keys.action)
+        return entry_of(tensordict, keys.action)
 
 
 def _all_the_best(values: Tensor) -> Tensor:

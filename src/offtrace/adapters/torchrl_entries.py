@@ -141,14 +141,14 @@ class Estimator(ValueEstimatorBase):
         if not tensordict.ndim:
             raise ValueError("the tensordict has no batch size: it must be [*B, T], with the steps in their order")
         keys, after = self.tensor_keys, under_next(tensordict)
-        reward = found(after, keys.reward)
+        reward = entry_of(after, keys.reward)
         rows = Rows(tensordict.shape, self._get_time_dim(time_dim, tensordict), reward.shape)
         if tensordict.ndim > 1 and reward.shape == tensordict.shape and tensordict.shape[-1] == 1:
             raise ValueError(
                 f"the batch size {tuple(tensordict.shape)} and the rewards both end in 1: that is either one step or a trailing "
                 "dimension of the entries. Give a TensorDict of batch size [*B, T] with rewards [*B, T, 1]"
             )
-        done = found(after, keys.done)
+        done = entry_of(after, keys.done)
         terminated = after.get(keys.terminated, done)
         truncated = rows.of(keys.truncated, done | after.get(keys.truncated, done))
         ids = tensordict.get(keys.traj_ids, None)
@@ -182,7 +182,7 @@ class Estimator(ValueEstimatorBase):
         """Return what the network writes under `key`. The tensordict stays as it is; with `keep` the network sees its `key`."""
         data = data.select(*network.in_keys, *([key] if keep else []), strict=False)
         with nullcontext() if params is None else params.to_module(network, preserve_module_state=False):
-            return found(network(data), key)
+            return entry_of(network(data), key)
 
 
 Arguments = ParamSpec("Arguments")
@@ -215,7 +215,7 @@ def entry_or_none(tensordict: TensorDictBase, key: NestedKey) -> Tensor | None:
     return tensordict.get(key, None)
 
 
-def found(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+def entry_of(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
     """Return an entry, which must be there."""
     entry = tensordict.get(key, None)
     if entry is None:

@@ -74,13 +74,13 @@ def _in_flat(
 
 def _goes_on(tensordict: TensorDictBase, entries: list[NestedKey]) -> Tensor | None:
     """Tell for each two steps whether what the first has under "next" is what the second has; None if no entry tells."""
-    later, found = tensordict.get("next").select(*entries, strict=False), None
+    later, follows = tensordict.get("next").select(*entries, strict=False), None
     for key, entry in tensordict.select(*entries, strict=False).items(True, True):
         after = later.get(key, None)
         if isinstance(entry, Tensor) and after is not None:
             same = (after[:-1] == entry[1:]).reshape(len(entry) - 1, math.prod(entry.shape[1:])).all(-1)
-            found = same if found is None else found & same
-    return found
+            follows = same if follows is None else follows & same
+    return follows
 
 
 def _neighbours(places: Tensor) -> Tensor:

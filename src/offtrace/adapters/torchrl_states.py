@@ -14,7 +14,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torchrl.objectives import LossModule  # pyright: ignore[reportMissingTypeStubs]
 
-from offtrace.adapters.torchrl_entries import Estimator, dispatched, found, parameters_of, registered, under_next, write
+from offtrace.adapters.torchrl_entries import (
+    Estimator,
+    dispatched,
+    entry_of,
+    parameters_of,
+    registered,
+    under_next,
+    write,
+)
 from offtrace.returns.api import state_targets
 from offtrace.traces import VTrace
 
@@ -119,13 +127,13 @@ class StateEstimator(Estimator):
                 log_pi, log_mu = (
                     rows.of(keys.sample_log_prob, a) for a in self._log_probabilities(self.actor_network, tensordict)
                 )
-            made = state_targets(
+            result = state_targets(
                 self.trace, **steps, value=value, next_value=next_value, log_pi=log_pi, log_mu=log_mu,
                 time_major=False, differentiable=self.differentiable,
             )  # fmt: skip
-            advantage = made.correction if self.actor_network is None else made.advantage
+            advantage = result.correction if self.actor_network is None else result.advantage
             write(tensordict, keys.advantage, rows.restored(advantage))
-            write(tensordict, keys.value_target, rows.restored(made.target))
+            write(tensordict, keys.value_target, rows.restored(result.target))
         return tensordict
 
     def _values(
@@ -134,7 +142,7 @@ class StateEstimator(Estimator):
         """Return V(s) and V(s'), which are left in the tensordict."""
         key, after, network = self.tensor_keys.value, under_next(tensordict), self.value_network
         if network is None:
-            return found(tensordict, key), found(after, key)
+            return entry_of(tensordict, key), entry_of(after, key)
         target_params = target_params if target_params is not None else params
         if self.differentiable:
             params, target_params = (_detached(network if p is None else p) for p in (params, target_params))
@@ -151,14 +159,14 @@ class StateEstimator(Estimator):
         keys = self.tensor_keys
         π = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
         with set_composite_lp_aggregate(True):
-            return π.log_prob(found(tensordict, keys.action)), found(tensordict, keys.sample_log_prob)
+            return π.log_prob(entry_of(tensordict, keys.action)), entry_of(tensordict, keys.sample_log_prob)
 
     def value_estimate(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, tensordict: TensorDictBase, target_params: TensorDictBase | None = None, **options: object
     ) -> Tensor:
         """Return the targets; the tensordict stays as it is."""
-        made = self(tensordict.copy(), target_params=target_params, **options)
-        return made.get(self.tensor_keys.value_target)
+        written = self(tensordict.copy(), target_params=target_params, **options)
+        return written.get(self.tensor_keys.value_target)
 
 
 def _detached(source: TensorDictModuleBase | TensorDictBase) -> TensorDictBase:

@@ -136,11 +136,11 @@ def compute_rollout_correction_and_rejection_mask(
 
     >>> import torch
     >>> log = torch.log(torch.tensor([[0.5, 0.5, 0.2], [0.4, 0.9, 0.1]]))
-    >>> found, mask, metrics = compute_rollout_correction_and_rejection_mask(
+    >>> result, mask, metrics = compute_rollout_correction_and_rejection_mask(
     ...     log, log - torch.log(torch.tensor(3.0)), torch.tensor([[1, 1, 0], [1, 1, 1]]),
     ...     rollout_is="token",
     ...     rollout_rs="seq_sum_k1", rollout_rs_threshold="0.1_10")
-    >>> found.batch["rollout_is_weights"].tolist()
+    >>> result.batch["rollout_is_weights"].tolist()
     [[2.0, 2.0, 0.0], [2.0, 2.0, 2.0]]
     >>> mask.tolist()
     [[1, 1, 0], [0, 0, 0]]
@@ -154,7 +154,7 @@ def compute_rollout_correction_and_rejection_mask(
         "segment": segment,
     }
     metrics: dict[str, float] = {}
-    made, mask = None, response_mask.clone()
+    applied, mask = None, response_mask.clone()
     if rollout_rs is not None:
         names, chosen = _criteria(rollout_rs, rollout_rs_threshold)
         lower, upper = ([getattr(c, side) for c in chosen] for side in ("lower", "upper"))
@@ -165,7 +165,7 @@ def compute_rollout_correction_and_rejection_mask(
         metrics |= of_rejections(taken, names, chosen)
         taken["mask"] = _drawn(taken)
     if rollout_is is not None and rollout_is_threshold is not None:
-        made, found = _weights(
+        applied, new_metrics = _weights(
             taken,
             rollout_is,
             rollout_is_threshold,
@@ -173,9 +173,9 @@ def compute_rollout_correction_and_rejection_mask(
             trace or ImportanceSampling(),
             process_group,
         )
-        metrics |= found
+        metrics |= new_metrics
     metrics |= of_policies(taken)
-    return made, mask, {f"rollout_corr/{name}": value for name, value in metrics.items()}
+    return applied, mask, {f"rollout_corr/{name}": value for name, value in metrics.items()}
 
 
 def _drawn(taken: Taken) -> Tensor:
@@ -213,9 +213,9 @@ def compute_is_metrics(
     zero = torch.zeros_like(rollout_is_weights)
     taken: Taken = {"log_pi": zero, "log_mu": zero, "mask": response_mask, "segment": None}
     lower, upper = rollout_is_threshold_lower, rollout_is_threshold
-    made = of_weights(taken, rollout_is, raw, rollout_is_weights, lower, upper)
-    made.pop("rollout_is_oob_ratio", None)  # which verl adds elsewhere
-    return made
+    metrics = of_weights(taken, rollout_is, raw, rollout_is_weights, lower, upper)
+    metrics.pop("rollout_is_oob_ratio", None)  # which verl adds elsewhere
+    return metrics
 
 
 def compute_offpolicy_metrics(

@@ -28,13 +28,13 @@ def _decisions(taken: Taken, *, never_drawn: bool = False) -> tuple[np.ndarray, 
     return decisions_of(agreed(BACKEND, on_host), never_drawn=never_drawn)
 
 
-def _at_decisions(array: Tensor, found: Sequences) -> np.ndarray:
-    return found.of(np.atleast_2d(array.detach().double().cpu().numpy()))
+def _at_decisions(array: Tensor, sequences: Sequences) -> np.ndarray:
+    return sequences.of(np.atleast_2d(array.detach().double().cpu().numpy()))
 
 
-def _row_means(values: np.ndarray, found: Sequences) -> np.ndarray:
+def _row_means(values: np.ndarray, sequences: Sequences) -> np.ndarray:
     """The mean over the decisions of each sequence."""
-    return np.add.reduceat(values, found.starts) / found.lengths
+    return np.add.reduceat(values, sequences.starts) / sequences.lengths
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of weights beyond the floats, whose mean is infinite
@@ -45,13 +45,13 @@ def of_weights(
 
     Where all decisions of a row have one weight, verl's largest and smallest are those before truncation.
     """
-    found = _decisions(taken)[1]
-    before, w = _at_decisions(raw, found), _at_decisions(applied, found)
+    sequences = _decisions(taken)[1]
+    before, w = _at_decisions(raw, sequences), _at_decisions(applied, sequences)
     of_rows = level in ONE_A_ROW
-    each, extremes = (before[found.starts], before) if of_rows else (before, w)
+    each, extremes = (before[sequences.starts], before) if of_rows else (before, w)
     low = 1.0 / upper if lower is None else lower
-    means, means_before = _row_means(w, found), _row_means(before, found)
-    made = {
+    means, means_before = _row_means(w, sequences), _row_means(before, sequences)
+    metrics = {
         "rollout_is_mean": w.mean(),
         "rollout_is_max": extremes.max(),
         "rollout_is_min": extremes.min(),
@@ -68,8 +68,8 @@ def of_weights(
         "rollout_is_seq_fraction_low": np.mean(means_before < low),
     }
     if lower is not None:
-        made["rollout_is_oob_ratio"] = np.mean((before < lower) | (before > upper))
-    return {name: float(value) for name, value in made.items()}
+        metrics["rollout_is_oob_ratio"] = np.mean((before < lower) | (before > upper))
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
@@ -77,17 +77,17 @@ def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...])
 
     Beside them "rollout_rs_never_drawn" counts decisions whose log μ is −∞. They are rejected, and else in no figure.
     """
-    log_ratio, found = _decisions(taken, never_drawn=True)
-    log_mu = _at_decisions(taken["log_mu"], found)
-    made: dict[str, np.floating | float] = {"rollout_rs_never_drawn": float(np.isnan(log_ratio).sum())}
+    log_ratio, sequences = _decisions(taken, never_drawn=True)
+    log_mu = _at_decisions(taken["log_mu"], sequences)
+    metrics: dict[str, np.floating | float] = {"rollout_rs_never_drawn": float(np.isnan(log_ratio).sum())}
     kept = np.ones(len(log_ratio), bool)
     for name, criterion in zip(names, chosen, strict=True):
-        of = statistic(criterion, log_ratio, log_mu, found)
+        of = statistic(criterion, log_ratio, log_mu, sequences)
         by_token = criterion.over == "token"
-        by_decision = of if by_token else found.spread(of)
+        by_decision = of if by_token else sequences.spread(of)
         inside = (by_decision >= criterion.lower) & (by_decision <= criterion.upper)
         kept &= inside
-        rows = _known(_row_means(of, found) if by_token else of)
+        rows = _known(_row_means(of, sequences) if by_token else of)
         of, by_decision = _known(of), _known(by_decision)
         clipped = np.clip(by_decision, criterion.lower if criterion.k == "k1" else 0.0, criterion.upper)
         for part, value in {
@@ -105,12 +105,12 @@ def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...])
             "seq_fraction_high": np.mean(rows > criterion.upper),
             "seq_fraction_low": np.mean(rows < criterion.lower),
             "masked_fraction": np.mean(~inside),
-            "seq_masked_fraction": np.mean(~np.logical_and.reduceat(inside, found.starts)),
+            "seq_masked_fraction": np.mean(~np.logical_and.reduceat(inside, sequences.starts)),
         }.items():
-            made[f"rollout_rs_{name}_{part}"] = value
-    made["rollout_rs_masked_fraction"] = np.mean(~kept)
-    made["rollout_rs_seq_masked_fraction"] = np.mean(~np.logical_and.reduceat(kept, found.starts))
-    return {name: float(value) for name, value in made.items()}
+            metrics[f"rollout_rs_{name}_{part}"] = value
+    metrics["rollout_rs_masked_fraction"] = np.mean(~kept)
+    metrics["rollout_rs_seq_masked_fraction"] = np.mean(~np.logical_and.reduceat(kept, sequences.starts))
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def _known(values: np.ndarray) -> np.ndarray:
@@ -121,12 +121,12 @@ def _known(values: np.ndarray) -> np.ndarray:
 
 def of_policies(taken: Taken) -> dict[str, float]:
     """How far π and μ are apart. Rows without a decision do not count."""
-    log_ratio, found = _decisions(taken)
-    training, rollout = (_row_means(_at_decisions(taken[name], found), found) for name in ("log_pi", "log_mu"))
-    whole = np.add.reduceat(log_ratio, found.starts)
+    log_ratio, sequences = _decisions(taken)
+    training, rollout = (_row_means(_at_decisions(taken[name], sequences), sequences) for name in ("log_pi", "log_mu"))
+    whole = np.add.reduceat(log_ratio, sequences.starts)
     difference = rollout - training
     with np.errstate(over="ignore"):
-        made = {
+        metrics = {
             **_of_one(training, "training"),
             "kl": -log_ratio.mean(),
             "k3_kl": (np.expm1(log_ratio) - log_ratio).mean(),
@@ -139,14 +139,14 @@ def of_policies(taken: Taken) -> dict[str, float]:
             "chi2_token": np.exp(2.0 * log_ratio).mean() - 1.0,
             "chi2_seq": np.exp(2.0 * whole).mean() - 1.0,
         }
-    return {name: float(value) for name, value in made.items()}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def of_training(log_pi: Tensor, mask: Tensor) -> dict[str, float]:
     """What is known of π without μ."""
     taken: Taken = {"log_pi": log_pi, "log_mu": log_pi, "mask": mask, "segment": None}
-    found = _decisions(taken)[1]
-    return _of_one(_row_means(_at_decisions(log_pi, found), found), "training")
+    sequences = _decisions(taken)[1]
+    return _of_one(_row_means(_at_decisions(log_pi, sequences), sequences), "training")
 
 
 def _of_one(means: np.ndarray, name: str) -> dict[str, float]:

@@ -75,9 +75,9 @@ def visited(P: sp.csr_array, start: np.ndarray) -> np.ndarray:
     S = len(start)
     first = sp.csr_array(start[None, :].astype(np.float64))  # one more node leads to all of them
     graph = sp.block_array([[P, None], [first, sp.csr_array((1, 1))]], format="csr")
-    found = np.zeros(S + 1, dtype=bool)
-    found[breadth_first_order(graph, S, return_predecessors=False)] = True
-    return found[:S]
+    is_reached = np.zeros(S + 1, dtype=bool)
+    is_reached[breadth_first_order(graph, S, return_predecessors=False)] = True
+    return is_reached[:S]
 
 
 def optimal_action_values(mdp: MDP, tolerance: float) -> np.ndarray:

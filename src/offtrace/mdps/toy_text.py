@@ -71,11 +71,11 @@ def _published(environment: Any, kwargs: dict[str, Any]) -> tuple[str, Published
         except ImportError:
             raise ImportError(f"from_gymnasium needs Gymnasium: {install('gymnasium')}") from None
         # Gymnasium leaves open what its environments observe and do.
-        made = gymnasium.make(environment, **kwargs)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        env = gymnasium.make(environment, **kwargs)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         try:
-            return _published(made, {})
+            return _published(env, {})
         finally:
-            made.close()
+            env.close()
     if kwargs:
         raise TypeError(f"an environment that is already made takes no further arguments, got {sorted(kwargs)}")
     inner = getattr(environment, "unwrapped", None)

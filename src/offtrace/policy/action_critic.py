@@ -62,10 +62,10 @@ def acer(
 
     >>> import numpy as np, offtrace as ot
     >>> no, log = np.zeros(1, bool), np.log([[0.5, 0.5]])
-    >>> found = acer(ot.Retrace(), reward=np.ones(1), q=np.zeros((1, 2)), next_value=np.zeros(1),
+    >>> result = acer(ot.Retrace(), reward=np.ones(1), q=np.zeros((1, 2)), next_value=np.zeros(1),
     ...              terminated=no, truncated=no,
     ...              log_pi=log, log_mu=log, action=np.array([0]), gamma=0.9)
-    >>> {name: round(float(mean), 4) for name, mean in found.means.items()}
+    >>> {name: round(float(mean), 4) for name, mean in result.means.items()}
     {'policy': 0.6931, 'correction': 0.0, 'value': 0.5, 'entropy': 0.6931}
     """
     c = number("bound", bound, 0.0, np.inf)
@@ -128,12 +128,12 @@ def acer_sampled(
 
     >>> import numpy as np, offtrace as ot
     >>> no, one = np.zeros(1, bool), np.ones((1, 1))
-    >>> found = acer_sampled(ot.Retrace(), reward=np.ones(1), q=np.zeros(1), value=np.zeros(1),
+    >>> result = acer_sampled(ot.Retrace(), reward=np.ones(1), q=np.zeros(1), value=np.zeros(1),
     ...                      next_value=np.zeros(1),
     ...                      terminated=no, truncated=no, log_pi=np.zeros(1), log_mu=np.zeros(1),
     ...                      sampled_q=one,
     ...                      sampled_log_pi=-one, sampled_log_mu=-4 * one, gamma=0.9, bound=1.0)
-    >>> round(float(found.means["correction"]), 4)                      # (1 − e⁻³) · 1
+    >>> round(float(result.means["correction"]), 4)                      # (1 − e⁻³) · 1
     0.9502
     """
     c = number("bound", bound, 0.0, np.inf)
@@ -198,10 +198,10 @@ def reactor(
 
     >>> import numpy as np, offtrace as ot
     >>> no = np.zeros(1, bool)
-    >>> found = reactor(ot.Retrace(), reward=np.ones(1), q=np.zeros((1, 2)), next_value=np.zeros(1),
+    >>> result = reactor(ot.Retrace(), reward=np.ones(1), q=np.zeros((1, 2)), next_value=np.zeros(1),
     ...                 terminated=no, truncated=no, log_pi=np.log([[0.5, 0.5]]), log_mu=np.log([0.25]),
     ...                 action=np.array([0]), gamma=0.9)
-    >>> round(float(found.means["policy"]), 4)                          # −(1/μ) (1 − 0) π
+    >>> round(float(result.means["policy"]), 4)                          # −(1/μ) (1 − 0) π
     -2.0
     """
     c = number("bound", bound, 0.0, np.inf)

@@ -208,9 +208,9 @@ def gradient_moments(
     >>> rows = token_rows(6, drift=0.8)
     >>> for level in ("token", "prefix"):
     ...     weight = ot.weights(ot.ImportanceSampling(), **rows.taken, level=level)
-    ...     found = gradient_moments(rows, weight)
-    ...     aligned = found.alignment(64)
-    ...     print(f"{level}: bias {found.bias:.2f}, spread {found.spread:.1f}, alignment {aligned:.2f}")
+    ...     moments = gradient_moments(rows, weight)
+    ...     aligned = moments.alignment(64)
+    ...     print(f"{level}: bias {moments.bias:.2f}, spread {moments.spread:.1f}, alignment {aligned:.2f}")
     token: bias 0.25, spread 1.3, alignment 0.95
     prefix: bias 0.00, spread 2.3, alignment 0.96
     """
@@ -247,17 +247,17 @@ def _of_loss(rows: TokenRows, name: str | PolicyLoss, advantage: np.ndarray) -> 
         raise ImportError(f"the gradient of a loss needs PyTorch: {install('torch')}", name="torch") from None
     log_pi = torch.tensor(rows.log_pi, requires_grad=True)
     log_prox, log_mu, given = (torch.tensor(array) for array in (rows.log_prox, rows.log_mu, advantage))
-    found = loss(name, log_pi=log_pi, log_prox=log_prox, log_mu=log_mu, advantage=given)
-    (gradient,) = torch.autograd.grad(found.terms["policy"].sum(), log_pi)
+    result = loss(name, log_pi=log_pi, log_prox=log_prox, log_mu=log_mu, advantage=given)
+    (gradient,) = torch.autograd.grad(result.terms["policy"].sum(), log_pi)
     return -gradient.numpy()
 
 
 def _prefixes(token: np.ndarray, tokens: int) -> np.ndarray:
     """The number of the prefix before each token, [N, T]: prefixes are numbered by length, and then in order."""
-    found = np.zeros_like(token)
+    prefixes = np.zeros_like(token)
     for t in range(1, token.shape[1]):
-        found[:, t] = found[:, t - 1] * tokens + token[:, t - 1] + 1
-    return found
+        prefixes[:, t] = prefixes[:, t - 1] * tokens + token[:, t - 1] + 1
+    return prefixes
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -268,12 +268,12 @@ def _over_next_token(pi: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Σ_a π(a|h_t) times the value of (h_t, a), [N, T]. Rows stand in order: those with a common prefix, together."""
     N, T = values.shape
     tokens = round(N ** (1 / T))
-    found = np.empty_like(values)
+    expected = np.empty_like(values)
     for t in range(T):
         after = tokens ** (T - t - 1)
         of_prefix = (pi[:, t] * values[:, t])[::after].reshape(-1, tokens).sum(axis=1)
-        found[:, t] = np.repeat(of_prefix, tokens * after)
-    return found
+        expected[:, t] = np.repeat(of_prefix, tokens * after)
+    return expected
 
 
 def _action_values(pi: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

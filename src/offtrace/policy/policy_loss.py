@@ -178,9 +178,9 @@ def loss(
 
     >>> import numpy as np
     >>> log_prox = np.log([[0.5, 0.5], [0.25, 0.5]])
-    >>> found = loss("gspo", log_pi=np.log([[0.8, 0.4], [0.25, 0.45]]), log_prox=log_prox,
+    >>> result = loss("gspo", log_pi=np.log([[0.8, 0.4], [0.25, 0.45]]), log_prox=log_prox,
     ...              advantage=np.array([1.0, -1.0]), clip=(0.2, 0.2))
-    >>> round(float(found.loss), 4), found.arrays["ratio"].round(3).tolist()
+    >>> round(float(result.loss), 4), result.arrays["ratio"].round(3).tolist()
     (-0.0913, [[1.131, 1.131], [0.949, 0.949]])
     """
     parts = named_loss(name)
@@ -296,10 +296,10 @@ def _check_segment(x: Steps[Any], segment: Any) -> None:
         raise TypeError(f"segment must hold integer ids, got {ids.dtype}")
     if not x.looks:
         return
-    found, decision = (np.atleast_2d(x.do.as_numpy(each)) for each in (ids, x.decision))
-    for b in range(len(found)):
+    segments, decision = (np.atleast_2d(x.do.as_numpy(each)) for each in (ids, x.decision))
+    for b in range(len(segments)):
         steps = np.flatnonzero(decision[b])
-        falls = np.flatnonzero(np.diff(found[b, steps].astype(np.int64)) < 0)
+        falls = np.flatnonzero(np.diff(segments[b, steps].astype(np.int64)) < 0)
         if len(falls):
             raise ValueError(f"segment falls at step {steps[falls[0] + 1]} of row {b}: ids must not fall along a row")
 

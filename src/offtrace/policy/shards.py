@@ -30,9 +30,9 @@ def sharded_loss(
     >>> from torch import distributed
     >>> distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     >>> logs = torch.tensor([[-1.0, -0.5]])
-    >>> found = sharded_loss("gspo", process_group=distributed.group.WORLD, log_pi=logs, log_mu=logs,
+    >>> result = sharded_loss("gspo", process_group=distributed.group.WORLD, log_pi=logs, log_mu=logs,
     ...                      advantage=torch.ones(1))
-    >>> float(found.loss)
+    >>> float(result.loss)
     -1.0
     >>> distributed.destroy_process_group()
     """

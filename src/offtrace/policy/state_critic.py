@@ -50,9 +50,9 @@ def vtrace(
 
     >>> import numpy as np
     >>> no, log = np.zeros(2, bool), np.log([0.5, 0.5])
-    >>> found = vtrace(reward=np.array([1.0, 0.0]), value=np.zeros(2), next_value=np.zeros(2),
+    >>> result = vtrace(reward=np.array([1.0, 0.0]), value=np.zeros(2), next_value=np.zeros(2),
     ...                terminated=no, truncated=no, log_pi=log, log_mu=log, gamma=0.9)
-    >>> round(float(found.loss), 6), {name: float(mean) for name, mean in found.means.items()}["value"]
+    >>> round(float(result.loss), 6), {name: float(mean) for name, mean in result.means.items()}["value"]
     (0.471574, 0.25)
     """
     for name, array in (("log_pi", log_pi), ("log_mu", log_mu)):
@@ -60,7 +60,7 @@ def vtrace(
     own = {"log_pi": log_pi, "value": value, "entropy": entropy, "valid": valid, "skip": skip}
     beside = {"reward": reward, "next_value": next_value, "log_mu": log_mu, "gamma": gamma}
     x: Steps[Array] = Steps(own, beside=beside, check=check)
-    made = state_targets(
+    targets = state_targets(
         trace,
         reward=x.plain(reward),
         value=x.plain(value),
@@ -78,7 +78,7 @@ def vtrace(
         time_major=time_major,
         check=check,
     )
-    target, advantage = made.target, made.advantage
+    target, advantage = targets.target, targets.advantage
     terms = {
         "policy": -x.times_log(advantage, x.read("log_pi")),
         "value": 0.5 * (target - x.read("value")) ** 2,

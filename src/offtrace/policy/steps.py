@@ -136,8 +136,8 @@ class Steps(Generic[Array]):
         terms = {name: self.xp.where(self.decision, term, 0.0) for name, term in terms.items()}
         count: Any = self.decision.sum()
         each: Any = sum(costs.get(name, 1.0) * term for name, term in terms.items())
-        made = {name: self.do.constant(array) for name, array in arrays.items()}
-        return Loss(each.sum() / at_least_1(self.do, count if over is None else over), terms, made, count)
+        constants = {name: self.do.constant(array) for name, array in arrays.items()}
+        return Loss(each.sum() / at_least_1(self.do, count if over is None else over), terms, constants, count)
 
     def _wide(self, array: Array) -> Array:
         half = self.do.letter(array.dtype) not in "biu" and array.dtype.itemsize < 4  # bfloat16 has no letter in NumPy
@@ -155,15 +155,15 @@ class Steps(Generic[Array]):
                 f"{first} has shape {tuple(there[first].shape)}: arrays must be [T] or [B, T]{more}, not empty"
             )
         for name, array in there.items():
-            found = tuple(array.shape)
+            own_shape = tuple(array.shape)
             if name in self.over_actions:
-                actions = found[-1] if actions is None else actions
+                actions = own_shape[-1] if actions is None else actions
                 wanted = (*shape, actions)
             else:
                 wanted = shape
-            if found != wanted:
+            if own_shape != wanted:
                 raise ValueError(
-                    f"{name} has shape {found} but {first} has shape {tuple(there[first].shape)}: it must be {wanted}; "
+                    f"{name} has shape {own_shape} but {first} has shape {tuple(there[first].shape)}: it must be {wanted}; "
                     "nothing is broadcast"
                 )
             if self.do.has_devices and array.device != there[first].device:
@@ -184,13 +184,13 @@ class Steps(Generic[Array]):
             )
 
     def _decisions(self, there: Mapping[str, Array]) -> Array:
-        found: Any = None
+        live: Any = None
         for name in filter(there.__contains__, FLAGS):
             flag: Any = there[name]
             as_boolean = flag if self.do.letter(flag.dtype) == "b" else flag != 0
             acts = ~as_boolean if name == "skip" else as_boolean
-            found = acts if found is None else found & acts
-        if found is None:
+            live = acts if live is None else live & acts
+        if live is None:
             like: Any = next(a for name, a in there.items() if name not in self.over_actions)
             return self.xp.ones_like(like, dtype=bool)
-        return found
+        return live

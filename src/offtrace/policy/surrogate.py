@@ -63,9 +63,9 @@ def weighted(
 
     >>> import numpy as np, offtrace as ot
     >>> log_pi, log_mu = np.log([[0.5, 0.9], [0.5, 0.25]]), np.log([[0.5, 0.6], [0.25, 0.5]])
-    >>> found = weighted(ot.NonMarkovRetrace(), log_pi=log_pi, log_mu=log_mu,
+    >>> result = weighted(ot.NonMarkovRetrace(), log_pi=log_pi, log_mu=log_mu,
     ...                  advantage=np.array([1.0, -1.0]))
-    >>> found.arrays["weight"], round(float(found.loss), 4)
+    >>> result.arrays["weight"], round(float(result.loss), 4)
     (array([[1. , 1. ],
            [1. , 0.5]]), -0.1469)
     """
@@ -139,10 +139,10 @@ def clipped(
 
     >>> import numpy as np
     >>> log_prox = np.log([0.5, 0.5])
-    >>> found = clipped(log_pi=np.log([0.8, 0.4]), log_prox=log_prox, log_mu=np.log([0.25, 0.5]),
+    >>> result = clipped(log_pi=np.log([0.8, 0.4]), log_prox=log_prox, log_mu=np.log([0.25, 0.5]),
     ...                 advantage=np.ones(2))
     >>> # −(2 · 1.2 + 1 · 0.8) / 2
-    >>> found.arrays["weight"], found.arrays["clipped"], round(float(found.loss), 4)
+    >>> result.arrays["weight"], result.arrays["clipped"], round(float(result.loss), 4)
     (array([2., 1.]), array([1., 0.]), -1.6)
     """
     if weight is not None and (log_mu is not None or trace is not None):

@@ -41,17 +41,19 @@ def asked_for(fn: Callable[..., object], names: Mapping[str, str]) -> dict[str, 
         raise TypeError(
             f"the parameters of {fn!r} cannot be seen: wrap it, e.g. lambda reward, q, …: fn(reward, q, …)"
         ) from None
-    found: dict[str, str] = {}
+    argument_names: dict[str, str] = {}
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            found["**"] = "**"
+            argument_names["**"] = "**"
         elif parameter.kind is parameter.VAR_POSITIONAL:
             continue
         else:
-            found[parameter.name] = names.get(parameter.name, parameter.name)
-    if strange := set(names) - set(found):
-        raise TypeError(f"names has {sorted(strange)}, which are no parameters of fn; it has: {', '.join(found)}")
-    return found
+            argument_names[parameter.name] = names.get(parameter.name, parameter.name)
+    if strange := set(names) - set(argument_names):
+        raise TypeError(
+            f"names has {sorted(strange)}, which are no parameters of fn; it has: {', '.join(argument_names)}"
+        )
+    return argument_names
 
 
 @dataclass
@@ -77,8 +79,8 @@ class Estimator:
     def __call__(self, rows: Sequence[Row]) -> dict[Quantity, np.ndarray]:
         """What the function returns for rows of one length, by the name of each result."""
         if self.layout == "[T]":
-            made = [self._called([row]) for row in rows]
-            return {name: np.concatenate([one[name] for one in made]) for name in self.returns}
+            results = [self._called([row]) for row in rows]
+            return {name: np.concatenate([one[name] for one in results]) for name in self.returns}
         return self._called(rows)
 
     def _called(self, rows: Sequence[Row]) -> dict[Quantity, np.ndarray]:
@@ -122,27 +124,27 @@ class Estimator:
 
         own, rule = "value" if self.values == "state" else "q", self.rule
         plain = ("reward", "next_value", "terminated", "truncated", "log_pi", "log_mu", "valid", "greedy", "pair")
-        found: dict[str, Callable[[], np.ndarray]] = {name: lambda name=name: stacked(name) for name in plain}
-        found[own] = lambda: stacked("own")
-        found["done"] = lambda: stacked("terminated") | stacked("truncated")
-        found["discount"] = lambda: stacked("gamma") * ~stacked("terminated")
-        found["log_rho"] = lambda: stacked("log_pi") - stacked("log_mu")
-        found["rho"] = lambda: np.exp(stacked("log_pi") - stacked("log_mu"))
-        found["pi"], found["mu"] = (lambda: np.exp(stacked("log_pi"))), (lambda: np.exp(stacked("log_mu")))
+        arrays: dict[str, Callable[[], np.ndarray]] = {name: lambda name=name: stacked(name) for name in plain}
+        arrays[own] = lambda: stacked("own")
+        arrays["done"] = lambda: stacked("terminated") | stacked("truncated")
+        arrays["discount"] = lambda: stacked("gamma") * ~stacked("terminated")
+        arrays["log_rho"] = lambda: stacked("log_pi") - stacked("log_mu")
+        arrays["rho"] = lambda: np.exp(stacked("log_pi") - stacked("log_mu"))
+        arrays["pi"], arrays["mu"] = (lambda: np.exp(stacked("log_pi"))), (lambda: np.exp(stacked("log_mu")))
         if self.values == "action" and not rule.needs_greedy:
             for name in TABLES:
-                found[name] = lambda name=name: np.stack([tables(rule, row)[name] for row in rows])
-        made: dict[str, Callable[[], object]] = {
-            n: lambda f=f: self._given(self._laid_out(f())) for n, f in found.items()
+                arrays[name] = lambda name=name: np.stack([tables(rule, row)[name] for row in rows])
+        arguments: dict[str, Callable[[], object]] = {
+            n: lambda f=f: self._given(self._laid_out(f())) for n, f in arrays.items()
         }
         gamma = rows[0].gamma
-        made["gamma"] = (
+        arguments["gamma"] = (
             (lambda: self._given(self._laid_out(stacked("gamma")))) if self.by_step else lambda: float(gamma[0])
         )
         for field in fields(rule):
             if field.name not in ("horizon", "gamma"):  # gamma is that of the task, also where a rule has its own
-                made[field.name] = lambda name=field.name: self._number(getattr(rule, name))
-        return made
+                arguments[field.name] = lambda name=field.name: self._number(getattr(rule, name))
+        return arguments
 
     def _number(self, value: object) -> object:
         """A number of the rule: λ for each step becomes an array of the function's kind."""
@@ -157,16 +159,16 @@ class Estimator:
 
     def _given(self, array: np.ndarray) -> object:
         """A new array of the function's kind and dtype."""
-        made = np.array(array, dtype=self.dtype if array.dtype.kind == "f" else None, order="C")
+        fresh = np.array(array, dtype=self.dtype if array.dtype.kind == "f" else None, order="C")
         if self.arrays == "torch":
             import torch
 
-            return torch.from_numpy(made)  # pyright: ignore[reportUnknownMemberType]
+            return torch.from_numpy(fresh)  # pyright: ignore[reportUnknownMemberType]
         if self.arrays == "jax":
             import jax.numpy as jnp
 
-            return jnp.asarray(made)
-        return made
+            return jnp.asarray(fresh)
+        return fresh
 
     def _received(self, name: str, out: Any, shape: tuple[int, int]) -> np.ndarray:
         """One result as [B, T] in float64."""
@@ -196,14 +198,14 @@ def tables(rule: Rule, row: Row) -> dict[str, np.ndarray]:
     before = np.append(0.0, np.where(goes_on, row.next_value, 0.0)[:-1])  # the expectation at s_t
     other = (before - evaluated * row.own) / (1.0 - evaluated)
     of_taken = {"q_table": (row.own, other), "pi_table": (pi, 1.0 - pi), "mu_table": (mu, 1.0 - mu)}
-    made = {"action": action}
+    of_actions = {"action": action}
     for name, (taken, rest) in of_taken.items():
-        made[name] = np.where(np.arange(2) == action[:, None], taken[:, None], rest[:, None])
+        of_actions[name] = np.where(np.arange(2) == action[:, None], taken[:, None], rest[:, None])
     for name, table, at_ends in (("next_q_table", "q_table", row.next_value), ("next_pi_table", "pi_table", 0.5)):
-        shifted = np.concatenate([made[table][1:], made[table][-1:]])
+        shifted = np.concatenate([of_actions[table][1:], of_actions[table][-1:]])
         ends = np.broadcast_to(at_ends, row.steps)
-        made[name] = np.where(goes_on[:, None], shifted, np.stack([ends, ends], axis=1))
-    return made
+        of_actions[name] = np.where(goes_on[:, None], shifted, np.stack([ends, ends], axis=1))
+    return of_actions
 
 
 def refuse_unknown(estimator: Estimator) -> None:

@@ -39,10 +39,10 @@ def _probes(row: Row, values: Values) -> list[Row]:
     return [*units, row.with_numbers(values)]
 
 
-def _credit(row: Row, values: Values, made: np.ndarray) -> Credit:
+def _credit(row: Row, values: Values, results: np.ndarray) -> Credit:
     """Compute how much each number counts, from the returns of all probes [3T + 1, T]."""
-    T, constant = row.steps, made[-1]
-    reward, own, after = ((made[i * T : (i + 1) * T] - constant).T for i in range(3))
+    T, constant = row.steps, results[-1]
+    reward, own, after = ((results[i * T : (i + 1) * T] - constant).T for i in range(3))
     if values == "state":
         after = np.where(row.goes_on, 0.0, after)
     return Credit(reward, own, after, constant)
@@ -55,8 +55,8 @@ def measured(estimator: Estimator, row: Row, quantity: Quantity) -> Credit:
 
 def wanted(rule: Rule, row: Row, values: Values, quantity: Quantity) -> Credit:
     """Compute how much each number should count, by the definition of the returns."""
-    made = [right(probe, rule, values, quantity) for probe in _probes(row, values)]
-    return _credit(row, values, np.stack(made))
+    results = [right(probe, rule, values, quantity) for probe in _probes(row, values)]
+    return _credit(row, values, np.stack(results))
 
 
 def of_rewards(rule: Rule, row: Row, values: Values, quantity: Quantity) -> np.ndarray:

@@ -123,7 +123,7 @@ def check_estimator(
     tried = scenarios(
         rule, kind, steps=_steps(rule, steps), gamma=discount, on_policy=on_policy, never=never, seed=seed
     )
-    found, counted, wrong, notes = list[Finding](), 0, 0, list(_notes(rule, kind, asked, on_policy))
+    findings, counted, wrong, notes = list[Finding](), 0, 0, list(_notes(rule, kind, asked, on_policy))
     if tried[-1].shows == SINGLE_STEP:
         try:
             estimator(tried[-1].rows)
@@ -132,10 +132,10 @@ def check_estimator(
             notes.append(f"fn raised {type(error).__name__} on rows of a single step, which were left out: {error}")
     for quantity in quantities:
         outcome = _checked(estimator, tried, quantity, tolerance, on_policy)
-        found, counted, wrong = found + outcome.findings, counted + outcome.steps, wrong + outcome.wrong
+        findings, counted, wrong = findings + outcome.findings, counted + outcome.steps, wrong + outcome.wrong
         if outcome.writes_at_padding:
             notes.append(f"fn writes other numbers than 0 at padding; {quantity} is not compared there.")
-    return EstimatorCheck(rule, kind, tuple(found), counted, wrong, tuple(s.shows for s in tried), tuple(notes))
+    return EstimatorCheck(rule, kind, tuple(findings), counted, wrong, tuple(s.shows for s in tried), tuple(notes))
 
 
 def _refuse(rule: Rule, values: Values, returns: tuple[str, ...], gamma: object) -> None:

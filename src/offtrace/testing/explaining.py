@@ -35,7 +35,7 @@ def explained(
     estimator: Estimator, failure: Wrong, quantity: Quantity, on_policy: bool, *, found: bool
 ) -> list[tuple[Clue, int]]:
     """What is wrong on the rows of a scenario. Nothing where what was found on simpler ones may well be all."""
-    made: list[tuple[Clue, int]] = []
+    by_row: list[tuple[Clue, int]] = []
     measured_rows: list[tuple[Row, Credit, Credit]] = []
     wrong_rows = [int(b) for b in np.flatnonzero(failure.off.any(axis=1))]
     for b in wrong_rows:
@@ -54,15 +54,15 @@ def explained(
             return [(_plain(failure, b, "not linear", NOT_LINEAR), b)]
         if lost := _lost_step(row, seen, want, near):
             return [(_plain(failure, b, "step lost", lost), b)]
-        made += [(clue, b) for clue in clues(estimator.rule, row, estimator.values, quantity, seen, want, near)]
+        by_row += [(clue, b) for clue in clues(estimator.rule, row, estimator.values, quantity, seen, want, near)]
         measured_rows.append((row, seen, want))
-    if not made and not found:
+    if not by_row and not found:
         inside = _inside(estimator, measured_rows, quantity, failure.near, on_policy)
-        made += [(clue, wrong_rows[i]) for i, clue in inside]
-    if not made and not found:
+        by_row += [(clue, wrong_rows[i]) for i, clue in inside]
+    if not by_row and not found:
         b = wrong_rows[0]
-        made.append((_plain(failure, b, "unknown", "The result is wrong, and no single number shows why."), b))
-    return made
+        by_row.append((_plain(failure, b, "unknown", "The result is wrong, and no single number shows why."), b))
+    return by_row
 
 
 def _of_the_batch(estimator: Estimator, failure: Wrong, quantity: Quantity) -> tuple[Mistake, str] | None:

@@ -40,10 +40,10 @@ def fitted(
 
         def error(x: float, family: Family = family) -> float:
             try:
-                found = [_coefficients(setting, *family.made(row, x)) for row in rows]
+                coefficients = [_coefficients(setting, *family.made(row, x)) for row in rows]
             except ValueError:  # no such rule
                 return np.inf
-            apart = [np.abs(a - b) / np.maximum(1.0, np.abs(a)) for a, b in zip(found, seen, strict=True)]
+            apart = [np.abs(a - b) / np.maximum(1.0, np.abs(a)) for a, b in zip(coefficients, seen, strict=True)]
             return float(np.max(apart))
 
         best = _least(error, family.lowest, family.highest)

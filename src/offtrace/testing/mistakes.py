@@ -70,12 +70,12 @@ def clues(
     if moved:
         return moved
     beyond = list(_beyond_ends(row, seen, right, near))
-    found = beyond + list(_discounts(rule, row, values, quantity, seen, near))
-    if len(found) == len(beyond):
-        found += _bootstraps(rule, row, seen, near, {clue.k for clue in beyond})
-    if not found:
-        found = list(_inner_values(rule, row, values, quantity, seen, near))
-    return sorted(found, key=lambda clue: abs(clue.t - clue.k))
+    all_clues = beyond + list(_discounts(rule, row, values, quantity, seen, near))
+    if len(all_clues) == len(beyond):
+        all_clues += _bootstraps(rule, row, seen, near, {clue.k for clue in beyond})
+    if not all_clues:
+        all_clues = list(_inner_values(rule, row, values, quantity, seen, near))
+    return sorted(all_clues, key=lambda clue: abs(clue.t - clue.k))
 
 
 def _pairs(row: Row) -> Iterator[tuple[int, int]]:
@@ -141,9 +141,9 @@ def _discounts(rule: Rule, row: Row, values: Values, quantity: Quantity, seen: C
         tried["by γ of the step before"] = np.append(np.nan, γ[:-1]) / γ
 
     def differences(factor: np.ndarray) -> list[tuple[Input, np.ndarray, np.ndarray, np.ndarray]]:
-        made = _named_values(seen, _following(rule, row, values, quantity, seen.reward, factor))
+        both = _named_values(seen, _following(rule, row, values, quantity, seen.reward, factor))
         return [
-            (n, got, want, inner & (np.abs(got - want) > near * np.maximum(1.0, abs(want)))) for n, got, want in made
+            (n, got, want, inner & (np.abs(got - want) > near * np.maximum(1.0, abs(want)))) for n, got, want in both
         ]
 
     wrong = differences(np.ones(row.steps))
@@ -238,9 +238,9 @@ def _named_values(
 
 def _inner(row: Row) -> np.ndarray:
     """[T, T], whether t is a step of k's episode from k on."""
-    found = np.zeros((row.steps, row.steps), bool)
-    found[tuple(zip(*_pairs(row), strict=True))] = True
-    return found
+    is_pair = np.zeros((row.steps, row.steps), bool)
+    is_pair[tuple(zip(*_pairs(row), strict=True))] = True
+    return is_pair
 
 
 def _named(

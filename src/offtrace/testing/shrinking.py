@@ -28,14 +28,14 @@ class Smallest(NamedTuple):
 
 def smallest(estimator: Estimator, row: Row, clue: Clue, quantity: Quantity, near: float) -> Smallest | None:
     """Leave out steps, and make ratios 1, as long as the function stays wrong. None: it is not wrong on a single row."""
-    found = _tried(estimator, row, clue.k, clue.number, clue.t, quantity, near)
-    shrunk = found
+    example = _tried(estimator, row, clue.k, clue.number, clue.t, quantity, near)
+    shrunk = example
     while shrunk is not None:
-        found = shrunk
+        example = shrunk
         shrunk = next(
-            filter(None, (_tried(estimator, *less, quantity, near) for less in _smaller(estimator, found))), None
+            filter(None, (_tried(estimator, *less, quantity, near) for less in _smaller(estimator, example))), None
         )
-    return found
+    return example
 
 
 def _smaller(estimator: Estimator, of: Smallest) -> Iterator[tuple[Row, int, Input, int]]:

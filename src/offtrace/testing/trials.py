@@ -80,12 +80,12 @@ class Row:
 
         On state values the value of s_t stands in two places: value[t], and next_value[t−1] where that step is of the episode.
         """
-        made = {name: np.zeros(self.steps) for name in ("reward", "own", "next_value")}
+        probe = {name: np.zeros(self.steps) for name in ("reward", "own", "next_value")}
         for name, t in numbers:
-            made[name][t] = 1.0
+            probe[name][t] = 1.0
             if values == "state" and name == "own" and t > 0 and self.goes_on[t - 1]:
-                made["next_value"][t - 1] = 1.0
-        return replace(self, **made)
+                probe["next_value"][t - 1] = 1.0
+        return replace(self, **probe)
 
     def without(self, step: int) -> Self:
         """The row without one of its steps."""
@@ -116,8 +116,8 @@ def right(row: Row, rule: Rule, values: Values, quantity: Quantity) -> np.ndarra
     own = np.where(row.valid, row.own, 0.0)
     form = rule.uncorrected_return
     if form is not None:
-        made = by_definition.peng(form.lam, **given) if form.n is None else by_definition.n_step(form.n, **given)
-        return made - own * (quantity == "correction")
+        targets = by_definition.peng(form.lam, **given) if form.n is None else by_definition.n_step(form.n, **given)
+        return targets - own * (quantity == "correction")
     read = {"log_pi": row.log_pi, "log_mu": row.log_mu, "pair": row.pair}
     if values == "state":
         return getattr(by_definition.state_targets(as_trace(rule), value=row.own, **given, **read), quantity)
@@ -146,33 +146,33 @@ def scenarios(
     def rows(*marks: Mapping[str, Sequence[int]], steps: int = steps) -> list[Row]:
         return [_row(rng, rule, values, steps, gamma, on_policy, mark) for mark in marks]
 
-    made = [("one episode that goes on after the row", rows({}, {}, {}, {}))]
+    shown = [("one episode that goes on after the row", rows({}, {}, {}, {}))]
     if "terminated" not in never:
-        made.append(("terminations", rows(*({"terminated": at} for at in ((2,), (0,), (1, 4), (-1,))))))
+        shown.append(("terminations", rows(*({"terminated": at} for at in ((2,), (0,), (1, 4), (-1,))))))
     if "truncated" not in never:
-        made.append(("truncations", rows(*({"truncated": at} for at in ((2,), (0,), (1, 4), (-1,))))))
+        shown.append(("truncations", rows(*({"truncated": at} for at in ((2,), (0,), (1, 4), (-1,))))))
     if not {"terminated", "truncated"} & set(never):
         both = ({"terminated": (1,), "truncated": (3,)}, {"terminated": (3,), "truncated": (0,)})
         same = ({"terminated": (2,), "truncated": (2,)}, {"terminated": (2,), "truncated": (0, 1)})
-        made.append(("terminations and truncations", rows(*both, *same)))
+        shown.append(("terminations and truncations", rows(*both, *same)))
     if "padding" not in never:
         end, after = range(4, steps), range(3, steps)
         ended = {"terminated": (1,)} if "terminated" not in never else {"truncated": (1,)}
-        made.append(
+        shown.append(
             (
                 "padding",
                 rows({"padding": end}, {"padding": (0, 1)}, {**ended, "padding": (2, 3)}, {**ended, "padding": after}),
             )
         )
     if "zero ratios" not in never and not on_policy and not rule.needs_greedy:
-        made.append(("actions that π never takes", rows(*({"zero": at} for at in ((2,), (1, 4), (0,), (-1,))))))
+        shown.append(("actions that π never takes", rows(*({"zero": at} for at in ((2,), (1, 4), (0,), (-1,))))))
     if "padding" not in never:
         inside = ((2,), (1,), (2, 3), (1, 4))
-        made.append(("padding inside an episode", rows(*({"padding": at} for at in inside))))
+        shown.append(("padding inside an episode", rows(*({"padding": at} for at in inside))))
     if "one step" not in never and not rule.per_step:
         ends = [{name: (0,)} for name in ("terminated", "truncated") if name not in never]
-        made.append((SINGLE_STEP, rows({}, {}, *ends, steps=1)))
-    return [Scenario(*one) for one in made]
+        shown.append((SINGLE_STEP, rows({}, {}, *ends, steps=1)))
+    return [Scenario(*one) for one in shown]
 
 
 def _row(
@@ -187,9 +187,9 @@ def _row(
     """A row with random numbers, and flags at the steps that are given by name; steps that it does not have are left out."""
 
     def flags(name: str) -> np.ndarray:
-        found = np.zeros(steps, bool)
-        found[[t for t in marks.get(name, ()) if -steps <= t < steps]] = True
-        return found
+        is_marked = np.zeros(steps, bool)
+        is_marked[[t for t in marks.get(name, ()) if -steps <= t < steps]] = True
+        return is_marked
 
     def signed(low: float, high: float) -> np.ndarray:
         return rng.uniform(low, high, steps) * rng.choice([-1.0, 1.0], steps)

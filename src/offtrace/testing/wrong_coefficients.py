@@ -26,9 +26,9 @@ LONGEST = 16
 
 def named(setting: Setting, rows: Sequence[Row], seen: Sequence[np.ndarray], near: float) -> tuple[Mistake, str]:
     """The mistake, and a sentence about it, by what rewards count on rows of one episode."""
-    found = _powers_of_lambda(setting, rows, seen, near)
-    if found is not None:
-        return found
+    answer = _powers_of_lambda(setting, rows, seen, near)
+    if answer is not None:
+        return answer
     for mistake, says, variant in _variants(setting):
         try:
             agrees = all(_agrees(got, *variant(row), near) for row, got in zip(rows, seen, strict=True))
@@ -36,9 +36,9 @@ def named(setting: Setting, rows: Sequence[Row], seen: Sequence[np.ndarray], nea
             continue
         if agrees:
             return mistake, says
-    found = _powers_of_gamma(setting, rows, seen, near) or fitted(setting, rows, seen, near)
-    if found is not None:
-        return found
+    answer = _powers_of_gamma(setting, rows, seen, near) or fitted(setting, rows, seen, near)
+    if answer is not None:
+        return answer
     return "unknown", "The coefficients of later steps are not the rule's, nor those of a mistake that is known here."
 
 
@@ -56,10 +56,10 @@ def _variants(setting: Setting) -> Iterator[tuple[Mistake, str, Variant]]:
 
         def within(row: Row) -> tuple[np.ndarray, np.ndarray]:
             scaled = replace(row, log_pi=row.log_pi + np.log(lam))
-            made, at = _of(setting, inside)(scaled)
+            C, at = _of(setting, inside)(scaled)
             if setting.values == "action" or not isinstance(rule, Trace):
-                return made, at
-            return made / rule.delta_ratio(np, scaled.rho) * rule.delta_ratio(np, row.rho), at  # δ has its own ratio
+                return C, at
+            return C / rule.delta_ratio(np, scaled.rho) * rule.delta_ratio(np, row.rho), at  # δ has its own ratio
 
         yield "lambda misplaced", "λ acts inside of the clip of the ratio.", within
         other = replace(rule, lam=1.0 - lam)  # pyright: ignore[reportCallIssue]
@@ -92,8 +92,8 @@ def _ratios(setting: Setting, rule: Trace) -> Iterator[tuple[Mistake, str, Varia
         yield off, own, _with_own_ratio(rule)
 
         def times_own(row: Row) -> tuple[np.ndarray, np.ndarray]:
-            found, at = _of(setting, rule)(row)
-            return rule.delta_ratio(np, row.rho)[:, None] * found, at
+            coefficients, at = _of(setting, rule)(row)
+            return rule.delta_ratio(np, row.rho)[:, None] * coefficients, at
 
         yield off, own, times_own
     else:
@@ -149,16 +149,16 @@ def _started_at(rule: Trace, x0: float, own: float) -> Variant:
     """A recursive trace x_t = min(cap_t, ratio_t x_{t-1}) from x_k = x0; the weight of δ_k is `own`."""
 
     def variant(row: Row) -> tuple[np.ndarray, np.ndarray]:
-        T, made = row.steps, np.zeros((row.steps, row.steps))
+        T, coefficients = row.steps, np.zeros((row.steps, row.steps))
         pi, mu = np.exp(row.log_pi), np.exp(row.log_mu)
         decay, ratio, cap = (np.broadcast_to(part, T) for part in rule.normal_form(np, pi, mu, row.rho))
         for k in range(T):
             weight, x = 1.0, x0
-            made[k, k] = own
+            coefficients[k, k] = own
             for t in range(k + 1, T):
                 x, weight = min(cap[t], ratio[t] * x), weight * row.gamma[t - 1] * decay[t]
-                made[k, t] = weight * x
-        return made, np.triu(np.ones((T, T), bool))
+                coefficients[k, t] = weight * x
+        return coefficients, np.triu(np.ones((T, T), bool))
 
     return variant
 
@@ -227,7 +227,7 @@ def _of(
 def _with_own_ratio(rule: Trace) -> Variant:
     def variant(row: Row) -> tuple[np.ndarray, np.ndarray]:
         T = row.steps
-        none, found = np.zeros(T + 1, bool), np.zeros((T, T))
+        none, coefficients = np.zeros(T + 1, bool), np.zeros((T, T))
         for k in range(T):
             after = [k, *range(k, T)]  # a step before k, whose own ratio does not act
             log_pi, log_mu = row.log_pi[after], row.log_mu[after]
@@ -235,8 +235,8 @@ def _with_own_ratio(rule: Trace) -> Variant:
             if rule.shape is not None:
                 continue
             β = by_definition.coefficients(rule, log_pi=log_pi, log_mu=log_mu, greedy=row.greedy[after], **flags)[0, 1:]
-            found[k, k:] = β * np.append(1.0, np.cumprod(row.gamma[k : T - 1]))
-        return found, np.triu(np.ones((T, T), bool))
+            coefficients[k, k:] = β * np.append(1.0, np.cumprod(row.gamma[k : T - 1]))
+        return coefficients, np.triu(np.ones((T, T), bool))
 
     return variant
 

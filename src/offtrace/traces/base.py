@@ -202,15 +202,17 @@ class Trace(Rule):
         _ = self.traced
         for pi, mu in ((0.1, 0.1), (0.1, 0.9), (0.9, 0.1), (1.0, 1.0)):
             seen = {"pi": pi, "mu": mu, "rho": pi / mu}
-            made = self.traced.call(np, *(x if p in self.reads else np.nan for p, x in seen.items()), *self.parameters)
-            if len(made) != 3 or np.isnan(np.sum(np.broadcast_arrays(*made)[:2])) or np.any(np.isnan(made[2])):
+            factors = self.traced.call(
+                np, *(x if p in self.reads else np.nan for p, x in seen.items()), *self.parameters
+            )
+            if len(factors) != 3 or np.isnan(np.sum(np.broadcast_arrays(*factors)[:2])) or np.any(np.isnan(factors[2])):
                 raise TypeError(
-                    f"{name}.factors gives {made} at π = {pi}, μ = {mu}: it must give decay, ratio and cap, "
+                    f"{name}.factors gives {factors} at π = {pi}, μ = {mu}: it must give decay, ratio and cap, "
                     f"and what it uses must stand in `reads`, which is {self.reads}"
                 )
-            if any(np.any(np.less(part, 0)) for part in made):
-                raise ValueError(f"{name}.factors gives {made} at π = {pi}, μ = {mu}: none may be negative")
-            if self.per_decision and (self.recursive or np.any(np.less(made[2], INFINITY))):
+            if any(np.any(np.less(part, 0)) for part in factors):
+                raise ValueError(f"{name}.factors gives {factors} at π = {pi}, μ = {mu}: none may be negative")
+            if self.per_decision and (self.recursive or np.any(np.less(factors[2], INFINITY))):
                 raise TypeError(f"{name} has a cap, so it is not per-decision: set per_decision = False")
 
     @property

@@ -146,11 +146,11 @@ class HistoryTrace(Trace):
         return self._one_number
 
     def _one_number(self, history: History) -> float:
-        made = self.beta(history)
-        if isinstance(made, Real) or (getattr(made, "shape", None) == () and not isinstance(made, str)):
-            return float(made)
-        shape = getattr(made, "shape", None)
-        what = repr(made) if shape is None else f"an array of shape {tuple(shape)}"
+        beta = self.beta(history)
+        if isinstance(beta, Real) or (getattr(beta, "shape", None) == () and not isinstance(beta, str)):
+            return float(beta)
+        shape = getattr(beta, "shape", None)
+        what = repr(beta) if shape is None else f"an array of shape {tuple(shape)}"
         raise TypeError(
             f"the beta of {self.title!r} returned {what}: it must return one number, β of the whole history, as "
             "history.rho[1:].prod() is"

@@ -221,29 +221,29 @@ def _printed_as(lines: Lines, carries: int = 0) -> Traced:
     return _printed[text]
 
 
-def _keep(kept: dict[Key, Traced], key: Key, made: Traced) -> None:
+def _keep(kept: dict[Key, Traced], key: Key, traced: Traced) -> None:
     if len(kept) >= KEPT:
         del kept[next(iter(kept))]  # the oldest
-    kept[key] = made
+    kept[key] = traced
 
 
 def of_factors(rule: Callable[..., object], parameters: int, name: str) -> Lines:
     """The lines of `factors(xp, pi, mu, rho, *parameters)`, which are called p0, p1, …"""
     inputs = ("pi", "mu", "rho", *(f"p{i}" for i in range(parameters)))
-    made = _run(name, rule, *(Symbol("input", i) for i in inputs))
-    if not isinstance(made, tuple | list) or len(made) != 3:
-        raise TypeError(f"{name} gives {made!r}: it must give decay, ratio and cap")
-    return Lines("factors", inputs, _numbers(name, made))
+    factors = _run(name, rule, *(Symbol("input", i) for i in inputs))
+    if not isinstance(factors, tuple | list) or len(factors) != 3:
+        raise TypeError(f"{name} gives {factors!r}: it must give decay, ratio and cap")
+    return Lines("factors", inputs, _numbers(name, factors))
 
 
 def of_step(step: Callable[..., object], carries: int, now: Callable[..., object], name: str) -> Lines:
     """The lines of `step(xp, carry, now)`, whose carry is c0, c1, …; carries = 0 for a bare number."""
     held = tuple(f"c{i}" for i in range(carries or 1))
     symbols = tuple(Symbol("input", i) for i in held)
-    made = _run(name, step, symbols if carries else symbols[0], now(*(Symbol("input", i) for i in NOW)))
-    if not isinstance(made, tuple | list) or len(made) != 2:
-        raise TypeError(f"{name} does not compile: it gives {made!r} and must give a carry and β")
-    after, beta = made
+    result = _run(name, step, symbols if carries else symbols[0], now(*(Symbol("input", i) for i in NOW)))
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise TypeError(f"{name} does not compile: it gives {result!r} and must give a carry and β")
+    after, beta = result
     if isinstance(after, tuple | list) != bool(carries) or (carries and len(after) != carries):
         wanted = f"{carries} numbers" if carries else "one number"
         raise TypeError(f"{name} does not compile: its carry is {wanted} and it gives {after!r} for the next one")
@@ -258,9 +258,9 @@ def _run(name: str, function: Callable[..., object], *arguments: object) -> obje
         raise TypeError(f"{name} does not compile on every backend: {why}; {REMEDY}") from error
 
 
-def _numbers(name: str, made: Iterable[object]) -> tuple[Symbol, ...]:
+def _numbers(name: str, parts: Iterable[object]) -> tuple[Symbol, ...]:
     try:
-        return tuple(as_number(part) for part in made)
+        return tuple(as_number(part) for part in parts)
     except Refused as error:
         raise TypeError(f"{name} does not compile on every backend: {error}; {REMEDY}") from None
 
