@@ -339,7 +339,7 @@ def test_traces_as_functions_equal_their_compiled_twins(pair, update):
     rng = np.random.default_rng(2)
     pi, mu = rng.dirichlet([3.0, 3.0], 5), rng.dirichlet([9.0, 9.0], 5)
     one, other = (
-        evaluate(t, mdp, target=pi, behavior=mu, alpha=0.1, steps=600, limit=20, update=update, seeds=2, certify=False)
+        evaluate(t, mdp, target=pi, behavior=mu, alpha=0.1, steps=300, limit=20, update=update, seeds=2, certify=False)
         for t in pair
     )
     np.testing.assert_allclose(one.Q, other.Q, rtol=0, atol=1e-12)
