@@ -162,7 +162,7 @@ def test_one_copy_is_the_environment_itself(update):
         "behavior": EpsilonGreedy(0.3),
         "gamma": 0.97,
         "alpha": 0.3,
-        "steps": 1000,
+        "steps": 2000,
         "update": update,
         "evaluation": Evaluation(every=5, limit=30),
     }
