@@ -218,7 +218,7 @@ class DiscountedBound(TrajectoryAware):
     proven: ClassVar = (
         "no rule with the recursive condition has less variance for its mean contraction, if C is that of the pair"
     )
-    citation: ClassVar = "this library: docs/theory.md, The efficient frontier"
+    citation: ClassVar = "offtrace (2026), The efficient frontier of traces, documentation of offtrace, Theory"
 
     def __post_init__(self) -> None:
         super().__post_init__()
