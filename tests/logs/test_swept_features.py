@@ -121,7 +121,7 @@ def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:
     refused("reads ids of", trace=ot.replacing())
     refused("actions must be given", actions=None)
     refused("sweeps are those of a table", sweeps=2)
-    refused("trees and regressors need all steps at once", model="trees")
+    refused("a Regressor needs all steps at once", model="trees")
     refused("needs states that are ids", model="table")
     refused(r"model='fourier' needs states that are features", TARGET, model="fourier", columns=COLUMNS)
     refused("should be ids, but the files have features", np.full((6, 3), 1 / 3))

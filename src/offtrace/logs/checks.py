@@ -1,14 +1,12 @@
 """What can go wrong with an estimator, each kind by itself: a check says what was found, and whether it failed.
 
 finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
-support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
+support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged
 thin            of features: (Σρ)² / Σρ² over steps, on which a fit of what the target does rests
 settled         whether the iteration ended in a fixed point
 hidden          whether the past of an episode tells what follows, given state and action: states should be Markov
-residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
 mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1
 worth           (ΣW)² / ΣW²: how many episodes the weights are worth
-cut off         the share of the weights that the bound of truncated IS takes away, which is bias
 rests on        on how many episodes the estimate rests, and how many earned something else than most did
 range           whether the estimate is one that rewards and horizon allow
 """
@@ -16,16 +14,14 @@ range           whether the estimate is one that rewards and horizon allow
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offtrace._shared.number_text import count, interval, number, percent
-from offtrace.logs.behavior import deal
-from offtrace.logs.container import take
-from offtrace.logs.fit import Fit, Regressed, Regressor, fit
+from offtrace.logs.fit import Fit, Regressed, fit
 from offtrace.logs.importance import Weights, kish, worth
 from offtrace.logs.intervals import by_cluster
 from offtrace.logs.on_policy import first_values, on_policy
@@ -36,15 +32,13 @@ if TYPE_CHECKING:
     from offtrace.logs.operator import Sampled
 
 MUCH = 0.01
-"""Of the target's way outside the data, and of weights cut off."""
+"""Of the target's way outside the data."""
 HANDFUL = 30
 """Episodes on which an answer must rest."""
 FEWEST = 10
 """Episodes that weights must be worth for an interval."""
 NARROW = 0.01
 """An interval as narrow as this, in ranges of the returns, need not rest on many episodes: transitions are deterministic."""
-AGES = 4
-"""Stretches of an episode in which TD errors are looked at."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ class OfFit:
     @property
     def all(self) -> tuple[Checking, ...]:
         """All checks, in the order in which they are shown."""
-        return self.settled, self.finds_behavior, self.support, self.thin, markov, self.residual, rests_on, in_range
+        return self.settled, self.finds_behavior, self.support, self.thin, markov, rests_on, in_range
 
     def settled(self, evidence: Evidence, estimated: Estimated) -> Check | None:
         """Whether the iteration ended in a fixed point."""
@@ -140,55 +134,6 @@ class OfFit:
         words += ": from so few a model extrapolates" if thin else ""
         return Check("thin", steps, words, thin)
 
-    def residual(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
-        mine = self.fit(evidence).sampled
-        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not estimated.low <= estimated.high:
-            return None
-        if mine.trace.shape is not None:  # a λ for each step of all logs
-            return None
-        worth = _unseen_errors(evidence, mine)
-        failed = bool(
-            worth > max(estimated.high - estimated.low, 1e-6 * abs(estimated.value))
-        )  # what is less may be chance
-        words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
-        words += ", and should be 0 on average" if failed else ""
-        return Check("residual", worth, words, failed)
-
-
-def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
-    """What the TD errors of a fold of episodes are worth, by a fit to the others."""
-    logs, gamma = sampled.logs, evidence.gamma
-    fold = deal(logs, min(evidence.folds, logs.episodes), evidence.seed)
-    unseen = take(logs, np.flatnonzero(fold == 0))
-    without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
-    q = without.at(unseen.state, unseen.action)
-    v, on = np.zeros(len(unseen)), ~unseen.terminated
-    if on.any():
-        v[on] = without.values(unseen.next_state[on])
-    action = unseen.action
-    if logs.continuous:  # below and above the middle of the first number
-        action = (action[:, 0] > np.median(action[:, 0])).astype(int)
-    return _worth_of_errors(unseen.reward + gamma * v - q, unseen.starts, action, gamma)
-
-
-def _worth_of_errors(delta: np.ndarray, starts: np.ndarray, action: np.ndarray, gamma: float) -> float:
-    """Σ_g |mean δ in group g| · (discounted steps of g in an episode), over groups whose mean is not 0 (3 standard errors)."""
-    lengths = np.diff(starts)
-    episode = np.repeat(np.arange(len(lengths)), lengths)
-    age = np.arange(len(delta)) - starts[episode]
-    stretch = np.searchsorted(np.quantile(age, np.arange(1, AGES) / AGES), age, side="right")
-    worth = 0.0
-    for group in range(AGES * (int(action.max()) + 1)):
-        here = stretch + AGES * action == group
-        if not here.any():
-            continue
-        mean = delta[here].mean()
-        by_episode = np.bincount(episode[here], delta[here] - mean, len(lengths))
-        if abs(mean) > 3 * np.sqrt((by_episode**2).sum()) / here.sum():
-            worth += float(abs(mean)) * float((gamma ** age[here]).sum()) / len(lengths)
-    return worth
-
 
 # --- of importance sampling -------------------------------------------------------------------------------------------
 
@@ -230,18 +175,6 @@ class OfWeights:
 def few(episodes: int) -> float:
     """Below this an answer rests on a handful of episodes; of few episodes that is less."""
     return min(HANDFUL, 0.3 * episodes)
-
-
-def cut_off(evidence: Evidence, estimated: Estimated) -> Check | None:
-    """The share of the weights that the bound takes away."""
-    w = _weights(evidence)
-    log_bound = np.log(np.sqrt(w.episodes) if w.bound is None else w.bound)
-    kept = w.discount * np.exp(np.minimum(w.log, log_bound))
-    with np.errstate(over="ignore", invalid="ignore"):
-        whole = float((w.discount * w.product).sum())
-        share = 1 - float(kept.sum()) / whole if whole < np.inf else 1.0
-    words = f"its bound cuts off {percent(share)} of the weights, which moves the estimate towards 0"
-    return Check("cut off", share, words, share > MUCH)
 
 
 # --- of all -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
     return Diagnosis(
         log_weights=None if w is None else w.log_whole,
         effective_by_step=None if w is None else w.effective(),
-        trace=evidence.sampled.diagnosis(),
         support=support_of(evidence.logs, evidence.policy),
         overlap=overlap_of(evidence),
         influence=None if influence is None or np.isnan(influence).any() else influence,

@@ -256,7 +256,7 @@ def _model(model: object, tabular: bool) -> str | Features:
         return "table" if tabular else "fourier"
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(
-            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: trees and regressors need all "
+            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: a Regressor needs all "
             "steps at once, which `evaluate` has"
         )
     if model == "table" and not tabular:

@@ -26,7 +26,6 @@ from offtrace.reports.html.document import (
 )
 from offtrace.reports.logs.figures import Words, data, drawable, passed
 from offtrace.studies import provenance
-from offtrace.traces import OneStep
 
 GAPS = 50  # are listed
 
@@ -35,7 +34,6 @@ def html(result: Result, command: str | None = None) -> str:
     """The page; `command` is the command line that it came from, if any."""
     versions, drawn, d = provenance.versions("evaluation"), data(result), result.diagnosis
     empty = {
-        _credit: not drawn["credit"] or result.trace == OneStep(),
         _overlap: not d.overlap,
         _parts: not result.parts(),
     }
@@ -186,17 +184,6 @@ def _weights(result: Result) -> Section:
     return Section("weights", "Weights", [Figure(title, lead, "weights", "standing")])
 
 
-def _credit(result: Result) -> Section:
-    t = result.diagnosis.trace
-    lead = (
-        f"{result.trace.title} has an effective horizon of {number(t.horizon)} steps: the mean lag of its credit, weighted by "
-        f"γᵗ βₜ, plus one. {percent(t.cut)} of its traces are cut before their episode ends; the largest β is "
-        f"{number(t.largest)}. The curve shows how much of all credit comes from the first n steps; that of β = 1 is what γ and "
-        "the ends of episodes leave."
-    )
-    return Section("horizon", "Horizon", [Figure("How far credit reaches", lead, "credit")])
-
-
 def _leaving(result: Result) -> Section:
     gaps, share = gaps_of(result.logs, result.policy), result.diagnosis.support.share
     parts: list[Part] = [Heading("Where the target policy leaves the data")]
@@ -319,4 +306,4 @@ def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> Se
     return Section("repeat", "Repeat", [Heading("To repeat it"), Text(call), Pairs([about, versions], "after")])
 
 
-SECTIONS = (_estimates, _parts, _checks, _weights, _credit, _overlap, _leaving, _read)
+SECTIONS = (_estimates, _parts, _checks, _weights, _overlap, _leaving, _read)
