@@ -137,15 +137,11 @@ def system(basis: Linear, piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndar
     return credit.T @ (now - sampled.gamma * following), logs.reward[piece] @ credit, starts
 
 
-def moments(basis: Table | Linear, piece: slice, θ: np.ndarray, c: np.ndarray, middle: float) -> np.ndarray:
-    """Σ (x − middle)^k for k = 1, 2, 3, where x is what an episode contributes to V(π).
-
-    x = V(s_0) + E Σ_k c·φ_k Δ_k: the value of its own first state, and how much it moves Q (`Fit.influence`); `c` holds the
-    number of episodes E already.
+def contributions(basis: Table | Linear, piece: slice, θ: np.ndarray, c: np.ndarray) -> list[np.ndarray]:
+    """What each episode contributes to V(π): V(s_0) + E Σ_k c·φ_k Δ_k, the value of its own first state, and how much it moves Q
+    (`Fit.influence`); `c` holds the number of episodes E already. In a list, so that pieces are joined and not added.
     """
-    logs = basis.sampled.logs
-    x = basis.values(θ, logs.state[_begins(logs, piece)]) + moved(basis, piece, c, θ) - middle
-    return np.array([x.sum(), (x**2).sum(), (x**3).sum()])
+    return [basis.values(θ, basis.sampled.logs.state[_begins(basis.sampled.logs, piece)]) + moved(basis, piece, c, θ)]
 
 
 def _begins(logs: Logs, piece: slice) -> np.ndarray:
