@@ -99,6 +99,8 @@ class Conversion:
             values["terminated"] = np.ones(len(episode), np.uint8)
 
         def words(row: int) -> str:
+            if self.table.in_words is not None:
+                return self.table.in_words(row)
             code = int(episode[row if number is None else np.flatnonzero(number == row)[0]])
             name = repr(self.episodes[code]) if isinstance(self.episodes, tuple) and code != MISSING else str(code)
             return f"{self.table.words(row)} (episode {'missing' if code == MISSING else name})"

@@ -80,7 +80,7 @@ def read(
     given = checked_names("states", states), checked_names("actions", actions)
     opened = _opened(source, columns)
     if not isinstance(opened, tables.Table):
-        return assembled(episodes.rows(opened, columns, truncated, *given), most)
+        opened, columns, *given = episodes.table(opened, columns, truncated, *given)
     try:
         columns.check(opened.frame.collect_schema().names(), truncated)
         tables.check_rows(opened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +53,8 @@ class Table:
     frame: pl.LazyFrame
     name: str
     files: tuple[Path, ...] = ()
+    in_words: Callable[[int], str] | None = None
+    """A row as the user finds it; None: by its number, its file and its episode."""
 
     @cached_property
     def _rows(self) -> list[int]:
