@@ -97,31 +97,14 @@ class Conversion:
         episode = frame["episode"].to_numpy()
         if self.columns.episode is None and "terminated" not in values:
             values["terminated"] = np.ones(len(episode), np.uint8)
-
-        def words(row: int) -> str:
-            if self.table.in_words is not None:
-                return self.table.in_words(row)
-            code = int(episode[row if number is None else np.flatnonzero(number == row)[0]])
-            name = repr(self.episodes[code]) if isinstance(self.episodes, tuple) and code != MISSING else str(code)
-            return f"{self.table.words(row)} (episode {'missing' if code == MISSING else name})"
-
         return Rows(
-            source=self.table.name,
+            how=self,
             episode=episode,
             step=None if self._step is None else frame["step"].to_numpy(),
             values=values,
-            words=words,
             number=number,
-            timed=self.timed,
-            is_log=self.columns.log_mu is not None,
-            cut_at_end=cut_at_end,
-            states=self.states,
-            actions=self.actions,
-            given=self.given,
-            hints=self.hints,
-            never=self.never,
-            passed_over=self.columns.passed_over(self.schema.names()),
             keep={name: frame[f"keep {name}"].to_numpy() for name in self.columns.keep},
+            cut_at_end=cut_at_end,
         )
 
     def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
