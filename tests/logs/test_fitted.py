@@ -14,7 +14,6 @@ from offtrace import mdps
 from offtrace.logs import Features, Regressor, evaluate, simulate
 from offtrace.logs import bases as linear_bases
 from offtrace.logs import fit as fitted_iteration
-from offtrace.logs import operator as sampled_operator
 from offtrace.logs.container import take
 from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import as_policy
@@ -140,14 +139,6 @@ def test_pull_of_a_table_is_that_of_leaving_an_episode_out(greedy: bool) -> None
         of_pi = [int(np.sum((logs.state == s) & (logs.action == pi[s].argmax()))) for s in first]
         assert {0, 1} <= set(of_pi), of_pi
     np.testing.assert_allclose(found.influence(gradient), np.array(wanted) - np.mean(wanted), atol=1e-8)
-
-
-def test_diagnosis_in_pieces_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = operator(ot.RBIS(lam=0.9))
-    whole = ot.diagnose(s.trace, **s._arrays(slice(0, len(s.logs)))).pooled
-    monkeypatch.setattr(sampled_operator, "PIECE", 16)
-    for name, number in vars(s.diagnosis()).items():
-        assert number == pytest.approx(getattr(whole, name)), name
 
 
 def test_one_hot_features_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -58,7 +57,6 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
 
     Example: `offtrace logs evaluate logs.parquet --policy greedy.npz --gamma 0.99 --page result.html`
     """
-    from offtrace._shared.progress_bar import ProgressBar
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.evaluation import evaluate
 
@@ -77,12 +75,10 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
     }
     given |= {name: getattr(options, name) for name in PASSED}
     given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
-    with ProgressBar() as bar:
-        given["progress"] = bar.show if sys.stderr.isatty() else None
-        if len(targets) > 1:
-            result = compare(logs, {name: each.policy for name, each in targets.items()}, **given)
-        else:
-            result = evaluate(logs, first.policy, **given)
+    if len(targets) > 1:
+        result = compare(logs, {name: each.policy for name, each in targets.items()}, **given)
+    else:
+        result = evaluate(logs, first.policy, **given)
     print(json.dumps(result.as_json(), ensure_ascii=False, indent=2) if options.json else result)
     if options.csv is not None:
         with Path(options.csv).open("w", newline="", encoding="utf-8") as file:

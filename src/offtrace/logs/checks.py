@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offtrace._shared.number_text import count, interval, number, percent
 from offtrace.logs.fit import Fit, Regressed, fit
-from offtrace.logs.importance import Weights, kish, worth
-from offtrace.logs.intervals import by_cluster
+from offtrace.logs.importance import Weights, worth
 from offtrace.logs.on_policy import first_values, on_policy
 from offtrace.logs.support import way_out
 
 if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
     from offtrace.logs.operator import Sampled
+    from offtrace.logs.result import Row
 
 MUCH = 0.01
 """Of the target's way outside the data."""
@@ -52,24 +51,8 @@ class Check:
     failed: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Estimated:
-    """What an estimator found."""
-
-    value: float
-    contributions: NDArray[np.float64]
-    """[E]: what each episode contributes."""
-    low: float
-    high: float
-
-    def effective(self, evidence: Evidence) -> float:
-        """On how many episodes (or clusters) the estimate rests: (Σ|d|)² / Σd², d = contribution − estimate."""
-        x = by_cluster(self.contributions[:, None], evidence.cluster)[:, 0]
-        return kish(x - x.mean()) if np.isfinite(x).all() else 0.0
-
-
-Checking = Callable[["Evidence", Estimated], Check | None]
-"""A check; None where there is nothing to look at."""
+Checking = Callable[["Evidence", "Row"], Check | None]
+"""A check of a row of the result; None where there is nothing to look at."""
 
 
 # --- of fitted values -------------------------------------------------------------------------------------------------
@@ -90,7 +73,7 @@ class OfFit:
         """All checks, in the order in which they are shown."""
         return self.settled, self.finds_behavior, self.support, self.thin, markov, rests_on, in_range
 
-    def settled(self, evidence: Evidence, estimated: Estimated) -> Check | None:
+    def settled(self, evidence: Evidence, row: Row) -> Check | None:
         """Whether the iteration ended in a fixed point."""
         if self.fit(evidence).converged:
             return None
@@ -100,7 +83,7 @@ class OfFit:
         )
         return Check("settled", self.fit(evidence).sweeps, words, True)
 
-    def finds_behavior(self, evidence: Evidence, estimated: Estimated) -> Check | None:
+    def finds_behavior(self, evidence: Evidence, row: Row) -> Check | None:
         """V̂(μ) by the same trace and model, against what was observed."""
         mine, seen = self.fit(evidence).sampled, evidence.observed
         if mine.trace.needs_greedy:  # μ is not greedy
@@ -112,7 +95,7 @@ class OfFit:
         )
         return Check("V(μ)", value, words, seen.missed_by(value))
 
-    def support(self, evidence: Evidence, estimated: Estimated) -> Check | None:
+    def support(self, evidence: Evidence, row: Row) -> Check | None:
         """How much of π's discounted way leaves the data."""
         share = way_out(evidence).share
         if not share:
@@ -122,7 +105,7 @@ class OfFit:
         words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
         return Check("support", share, words, share > MUCH)
 
-    def thin(self, evidence: Evidence, estimated: Estimated) -> Check | None:
+    def thin(self, evidence: Evidence, row: Row) -> Check | None:
         """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
         logs = evidence.logs
         if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
@@ -149,7 +132,7 @@ class OfWeights:
 
     by_step: bool
 
-    def mean(self, evidence: Evidence, estimated: Estimated) -> Check:
+    def mean(self, evidence: Evidence, row: Row) -> Check:
         """The mean weight, which should be 1."""
         w = _weights(evidence)
         x = w.discounted_mean() if self.by_step else w.whole
@@ -164,7 +147,7 @@ class OfWeights:
             )
         return Check("mean weight", mean, words, off)
 
-    def worth(self, evidence: Evidence, estimated: Estimated) -> Check:
+    def worth(self, evidence: Evidence, row: Row) -> Check:
         """How many episodes the weights are worth."""
         w, E = _weights(evidence), evidence.logs.episodes
         effective = w.worth_by_step if self.by_step else worth(w.log_whole)
@@ -180,36 +163,36 @@ def few(episodes: int) -> float:
 # --- of all -----------------------------------------------------------------------------------------------------------
 
 
-def markov(evidence: Evidence, estimated: Estimated) -> Check | None:
+def markov(evidence: Evidence, row: Row) -> Check | None:
     """Whether the states hide something, of an estimator that takes them to be Markov."""
     tested = evidence.hidden_states
     return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
 
 
-def rests_on(evidence: Evidence, estimated: Estimated) -> Check | None:
+def rests_on(evidence: Evidence, row: Row) -> Check | None:
     """On how many episodes the estimate rests: no more than those that earned something else than most did."""
-    effective, enough = estimated.effective(evidence), few(evidence.independent)
+    enough = few(evidence.independent)
     unlike = evidence.observed.unlike_most
     if 0 < unlike < min(FEWEST, enough):
         words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
         return Check("rests on", unlike, words, True)
-    handful = 0 < effective < enough and estimated.high - estimated.low > NARROW * float(
-        np.ptp(evidence.observed.returns)
-    )
-    words = f"it rests on {count(effective)} effective episodes" + (", which is a handful" if handful else "")
-    return Check("rests on", effective, words, handful)
+    if np.isnan(row.effective):
+        return None
+    handful = 0 < row.effective < enough and row.high - row.low > NARROW * float(np.ptp(evidence.observed.returns))
+    words = f"it rests on {count(row.effective)} effective episodes" + (", which is a handful" if handful else "")
+    return Check("rests on", row.effective, words, handful)
 
 
-def in_range(evidence: Evidence, estimated: Estimated) -> Check | None:
+def in_range(evidence: Evidence, row: Row) -> Check | None:
     """Whether the estimate can be."""
     allowed = evidence.allowed
-    if allowed.least - 1e-6 <= estimated.value <= allowed.most + 1e-6 or np.isnan(estimated.value):
+    if allowed.least - 1e-6 <= row.estimate <= allowed.most + 1e-6 or np.isnan(row.estimate):
         return None
     words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
-    return Check("range", estimated.value, words, True)
+    return Check("range", row.estimate, words, True)
 
 
-def left_out(evidence: Evidence, estimated: Estimated) -> Check | None:
+def left_out(evidence: Evidence, row: Row) -> Check | None:
     """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
     share = beyond_cuts(evidence)
     if not share:

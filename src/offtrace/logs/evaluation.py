@@ -52,7 +52,6 @@ def evaluate(
     rewards: tuple[float, float] | None = None,
     longest: int | None = None,
     seed: int = 0,
-    progress: Callable[[float, float, str], None] | None = None,
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
@@ -78,8 +77,6 @@ def evaluate(
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
     - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
       guessed from the data if None; intervals do not leave what they allow
-    - `progress`: called with how much is done, of how much, and what comes next, in words; None shows a bar in a terminal or a
-      notebook if it takes long
 
     >>> from offtrace import mdps
     >>> from offtrace.logs import simulate
@@ -93,7 +90,7 @@ def evaluate(
     given: dict[str, Any] = dict(locals())
     call = _call(given)
     _check_logs(logs)
-    for name in ("logs", "target", "by", "gammas", "progress"):
+    for name in ("logs", "target", "by", "gammas"):
         del given[name]
     again: Any = evaluate
     parts = segments(logs, by, cluster, lambda part, ids: again(part, target, **(given | {"cluster": ids})))
@@ -102,7 +99,13 @@ def evaluate(
     _check_numbers(confidence, resamples, refits, folds, rewards, longest)
     # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
     with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
-        tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
+        done, total = 0, 2 + 2 * len(ESTIMATORS)
+
+        def tell(text: str, steps: int = 1) -> None:
+            nonlocal done
+            bar.show(done, total, text)
+            done += steps
+
         tell("the logs, μ and the target policy")
         evidence, mu = gather(
             logs, target, trace, gamma, model=model, behavior=behavior, initial=initial, step=step, cluster=cluster,
@@ -208,19 +211,6 @@ def _q(evidence: Evidence, main: Fit | Regressed) -> Callable[[np.ndarray], np.n
     return main.q if step is None else lambda states: main.q(step.states(states))
 
 
-class _Progress:
-    """Tells how far an evaluation is."""
-
-    def __init__(self, show: Callable[[float, float, str], None] | None, total: int) -> None:
-        self.show, self.total, self.done = show, total, 0
-
-    def __call__(self, text: str, steps: int = 1) -> None:
-        """Say what comes next."""
-        if self.show is not None:
-            self.show(self.done, self.total, text)
-        self.done += steps
-
-
 def _call(given: Mapping[str, object]) -> str:
     """Write the call in words: numbers, texts and traces as they are, and the kind and size of larger things."""
 
@@ -233,9 +223,7 @@ def _call(given: Mapping[str, object]) -> str:
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
-    lines = [
-        f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target", "progress")
-    ]
+    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target")]
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.number_text import number
-from offtrace.logs.checks import Check, Estimated, beyond_cuts
+from offtrace.logs.checks import Check, beyond_cuts
 from offtrace.logs.container import take
 from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import fit
@@ -57,8 +57,7 @@ def checked(row: Row, estimate: tuple[float, np.ndarray], evidence: Evidence) ->
     entry = ESTIMATORS[row.estimator]
     row = _widened(row, entry, evidence)
     allowed, seen = evidence.allowed, evidence.observed
-    estimated = Estimated(*estimate, row.low, row.high)
-    checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
+    checks = [check for each in entry.checks if (check := each(evidence, row)) is not None]
     if (of_kernel := _of_kernel(row, estimate, entry, evidence)) is not None:
         check, less, more = of_kernel
         checks.append(check)
