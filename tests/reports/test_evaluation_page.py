@@ -117,9 +117,7 @@ def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
     gaps = gaps_of(result.logs, result.policy)
     assert (gaps[0].state, gaps[0].action) == (EVIL, 0)
     assert gaps[0].visits == np.count_nonzero(result.logs.state == 2)
-    assert (
-        sum(gap.share for gap in gaps) == pytest.approx(result.diagnosis.support.share) == pytest.approx(gaps[0].share)
-    )
+    assert sum(gap.share for gap in gaps) == pytest.approx(result.diagnosis.outside) == pytest.approx(gaps[0].share)
     assert "Nowhere" in files["without_mu"].read_text(encoding="utf-8")
     assert "Not known, since μ is not" in files["without_mu"].read_text(encoding="utf-8")
     features = results["of_features"]

@@ -17,33 +17,30 @@ from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS, MU
-from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
+from offtrace.logs.result import Diagnosis, Overlap, Row, chosen
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
 HEAVY = 4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/reference/logs.md)
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 
 
-def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
+def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """What the answer rests on."""
     w = evidence.weights
     return Diagnosis(
         log_weights=None if w is None else w.log_whole,
         effective_by_step=None if w is None else w.effective(),
-        support=support_of(evidence.logs, evidence.policy),
+        outside=outside_of(evidence.logs, evidence.policy),
         overlap=overlap_of(evidence),
-        influence=None if influence is None or np.isnan(influence).any() else influence,
     )
 
 
-def support_of(logs: Logs, policy: Policy) -> Support:
-    """Where the target policy leaves the data."""
+def outside_of(logs: Logs, policy: Policy) -> float:
+    """How much of what the target policy does at the logged states was never logged."""
     if policy.table is not None:
-        logged = logs.counts
-        visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
-        return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
-    sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
-    return Support(float(np.sum(sums) / len(logs)), None, None)
+        outside = np.where(logs.counts == 0, policy.table, 0.0).sum(axis=1)
+        return float(outside[logs.state].mean())
+    return float(np.sum([policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]) / len(logs))
 
 
 def overlap_of(evidence: Evidence) -> tuple[Overlap, ...]:
@@ -77,7 +74,7 @@ class Gap:
     visits: int
     """So many steps were logged in this state."""
     share: float
-    """Of all that the target policy does at logged states; over all gaps the sum is `Support.share`."""
+    """Of all that the target policy does at logged states; over all gaps the sum is `Diagnosis.outside`."""
 
 
 def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:

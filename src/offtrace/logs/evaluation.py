@@ -141,13 +141,11 @@ def evaluate(
         anderson = None
         if w is not None and evidence.starts.own:
             anderson = conservative(logs, w, confidence, evidence.allowed, mu.estimated, evidence.policy.kernel)
-        pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
-        rests_on = diagnosis_of(evidence, pull)
         return Result(
             estimates=tuple(rows),
             observed=evidence.observed,
             conservative=anderson,
-            diagnosis=rests_on,
+            diagnosis=diagnosis_of(evidence),
             warnings=tuple(warnings_of(evidence, mu, rows, anderson)),
             notes=tuple(filter(None, (reason, _of_step(evidence), _of_rewards(evidence, rewards)))),
             trace=evidence.sampled.trace,

@@ -90,19 +90,6 @@ def chosen(rows: Sequence[Row]) -> Row:
     return min(rows, key=rank)
 
 
-@dataclass(frozen=True, eq=False)
-class Support:
-    """Where the target policy leaves the data."""
-
-    share: float
-    """The probability that π gives, at the logged states, to actions never logged there (for features: never at all; for
-    real-valued actions: outside of their range)."""
-    by_state: np.ndarray | None
-    """The same for each state [S], NaN where a state does not occur; None for features."""
-    visits: np.ndarray | None
-    """How often each state occurs [S]; None for features."""
-
-
 @dataclass(frozen=True)
 class Overlap:
     """How much the logs have of an action that the target takes."""
@@ -126,10 +113,11 @@ class Diagnosis:
     """log W [E], W the product of ratios of a whole episode, which soon is no float; None where μ is not known."""
     effective_by_step: np.ndarray | None
     """Kish's effective number of episodes for the products up to each step [T]."""
-    support: Support
+    outside: float
+    """The share of what π does at the logged states that was never logged there (for features: never at all; for real-valued
+    actions: that is outside of their range)."""
     overlap: tuple[Overlap, ...]
     """Action by action; empty where actions are real numbers."""
-    influence: np.ndarray | None
 
     @property
     def weights(self) -> np.ndarray | None:

@@ -185,7 +185,7 @@ def _weights(result: Result) -> Section:
 
 
 def _leaving(result: Result) -> Section:
-    gaps, share = gaps_of(result.logs, result.policy), result.diagnosis.support.share
+    gaps, share = gaps_of(result.logs, result.policy), result.diagnosis.outside
     parts: list[Part] = [Heading("Where the target policy leaves the data")]
     tabular = result.logs.tabular
     if not gaps:

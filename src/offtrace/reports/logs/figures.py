@@ -91,10 +91,10 @@ def _weights(result: Result) -> Drawn | None:
         return None
     share = np.broadcast_to(np.nan_to_num(d.shares), d.log_weights.shape)
     heaviest = [_heaviest(WEIGHTS, share)]
-    if d.influence is not None:
-        pull = np.abs(d.influence - d.influence.mean())
-        if pull.any():
-            heaviest.append(_heaviest("fitted", pull / pull.sum()))
+    pull = result.contributions[result.headline.estimator]
+    pull = np.abs(pull - pull.mean())
+    if 0 < pull.sum() < np.inf:
+        heaviest.append(_heaviest(result.headline.title, pull / pull.sum()))
     steps = np.unique(np.linspace(0, len(d.effective_by_step) - 1, POINTS).astype(int))
     effective = _line(WEIGHTS, steps, d.effective_by_step[steps])
     return {
