@@ -83,8 +83,8 @@ class First(NamedTuple):
 
     returns: np.ndarray
     """Episodes, steps, Σ G and Σ G² [4], G the return of an episode."""
-    files: list[tuple[Any, Any, int, float, float]]
-    """Of each file the least and the largest id of an episode, how many episodes, the least and the largest reward."""
+    files: list[tuple[Any, float, float]]
+    """Of each file the ids of its episodes, and the least and the largest reward."""
     states: np.ndarray
     """Of a table, how often each state is a first one [S]; of features, the sum of the states [d]."""
     counts: np.ndarray
@@ -97,16 +97,11 @@ def first(file: Path, question: Question) -> First:
     """The part of one file in the first pass."""
     logs = question.logs(file)
     returns = logs.by_episode(question.gamma**logs.age * logs.reward)
-    low, high, n = 0, 0, 0
-    if question.columns.episode is not None:
-        episode = polars().col(question.columns.episode)
-        low, high, n = (
-            scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
-        )
+    ids = None
+    if (column := question.columns.episode) is not None:
+        ids = scan((file,)).select(polars().col(column).unique()).collect().to_series()
     sums = np.array([logs.episodes, len(logs), returns.sum(), (returns**2).sum()])
-    files: list[tuple[Any, Any, int, float, float]] = [
-        (low, high, n, float(logs.reward.min()), float(logs.reward.max()))
-    ]
+    files = [(ids, float(logs.reward.min()), float(logs.reward.max()))]
     if not logs.tabular:
         return First(sums, files, logs.state.sum(axis=0), np.zeros(0), np.zeros(0))
     begins = np.bincount(logs.state[logs.first_steps], minlength=logs.states)

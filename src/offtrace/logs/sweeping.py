@@ -110,7 +110,7 @@ def sweep(
         passes = Passes(files, each, question, bar if progress else None)
         first = First(*passes.over(file_sums.first))
         if columns.episode is not None:
-            check_episodes(files, [file[:3] for file in first.files], columns.episode)
+            check_episodes(files, [ids for ids, _, _ in first.files], columns.episode)
         if kind == "table":
             return _of_table(passes, first, sweeps, confidence)
         return _of_features(passes, first, kind, confidence, seed)
@@ -191,7 +191,8 @@ def _swept(
         rounded = 1e-8 * abs(value) + 1e-12
         low, high = low - rounded, high + rounded
         if gamma < 1:
-            least, most = min(0.0, *(f[3] for f in first.files)), max(0.0, *(f[4] for f in first.files))
+            least = min(0.0, *(lowest for _, lowest, _ in first.files))
+            most = max(0.0, *(highest for _, _, highest in first.files))
             low, high = max(low, least / (1 - gamma)), min(high, most / (1 - gamma))
     mean = total / episodes
     return Swept(
