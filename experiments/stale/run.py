@@ -1,13 +1,13 @@
-"""Run the grid of stale.toml, or what is left of it, into FILE: JSON, a line for each unit, written as soon as it is done.
+"""Tune and test all losses, and write a JSON line for each run into FILE as soon as it is done.
 
     cd experiments
-    python -m stale.run --subset minutes minutes.jsonl            # about six minutes on two cores
-    python -m stale.tables minutes.jsonl
+    python -m stale.run --small small.jsonl            # five minutes on two cores
+    python -m stale.run --seconds 450 h200.jsonl       # on one H200; the same command resumes it
 
-A cell is an environment and an age. All its weightings, step sizes and tuning seeds are trained side by side, and then all its
-weightings with the step sizes that tuning has chosen and the test seeds, as many at once as `--runs` says, in one compiled
-program. Cells follow the order of `--ages`, and within an age that of the environments; with `--threads`, one cell computes
-while others compile. Interrupt it at any time: the same command continues with the units that FILE lacks.
+A cell is an age and a task. Each loss is tuned in it: all step sizes with the tuning seeds. Then the step size with the
+highest mean success at the end is run with the test seeds. Runs of all cells are trained side by side, `--runs` at once, in one
+compiled program: first the tests that can be run, then what is left of tuning, oldest age first. Interrupt it at any time: the
+same command continues with what FILE lacks.
 """
 
 from __future__ import annotations
@@ -15,110 +15,221 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
-import threading
+import platform
 import time
-import traceback
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-import offtrace.returns.jax.backend  # noqa: F401 (here, since threads that import JAX at the same time get half of it)
-from offtrace.studies import provenance
-from stale.grid import Grid, Unit
-from stale.units import Columns, train_units
+import offtrace as ot
+from stale.tasks import TASKS
+from stale.training import MINIBATCHES, Measured, Runs, Setting, pretrain, train
+from stale.transformer import Shape
+
+POINTS = 25
+"""The largest number of points in the curve of a run."""
+LAST = 0.2
+"""The share of the iterations at the end over which success is taken."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run."""
+
+    setting: Setting = field(default_factory=Setting)
+    tasks: tuple[str, ...] = tuple(TASKS)
+    ages: tuple[int, ...] = (64, 16, 0)
+    """In updates; a multiple of MINIBATCHES."""
+    alphas: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+    tuning: int = 5
+    """How many seeds choose the step size: 0, 1, …; those that test follow."""
+    test: int = 10
+
+    def __post_init__(self) -> None:
+        wrong = [age for age in self.ages if age % MINIBATCHES or not 0 <= age <= self.setting.oldest]
+        if wrong:
+            raise ValueError(f"ages must be multiples of {MINIBATCHES}, at most {self.setting.oldest}, got {wrong}")
+
+    def seeds(self, phase: str) -> range:
+        """The seeds of "tuning" or "test"."""
+        return range(self.tuning) if phase == "tuning" else range(self.tuning, self.tuning + self.test)
+
+
+SMALL = Grid(
+    Setting(tokens=64, iterations=40, prompts=6, oldest=32, shape=Shape(1, 32, 2)),
+    tasks=("sum",), ages=(32,), alphas=(3e-4, 1e-3, 3e-3), tuning=2, test=3,
+)  # fmt: skip
+"""A grid for two cores."""
+
+
+class Unit(NamedTuple):
+    """One run."""
+
+    phase: str
+    task: str
+    age: int
+    loss: str
+    alpha: float
+    seed: int
 
 
 def main() -> None:
+    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--subset")
-    parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="no cell begins later, and what runs then is lost"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=108, help="how many are trained side by side")
-    parser.add_argument("--ages", type=int, nargs="*", help="which, and in which order")
-    parser.add_argument("--environments", type=int, nargs="*", help="the numbers of those that are run, from 0; all")
+    parser.add_argument("--small", action="store_true", help="the grid for two cores")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="nothing begins that would end later")
+    parser.add_argument("--runs", type=int, default=175, help="how many are trained side by side")
+    parser.add_argument("--ages", type=int, nargs="*")
+    parser.add_argument("--tasks", nargs="*", choices=TASKS)
+    parser.add_argument("--alphas", type=float, nargs="*")
+    for name in ("tuning", "test", "tokens", "iterations", "prompts"):
+        parser.add_argument(f"--{name}", type=int)
     args = parser.parse_args()
-    jax.config.update("jax_default_matmul_precision", "tensorfloat32")  # where "float32" is said, on a GPU
-    grid = Grid(args.subset)
-    places = [grid.environments[i] for i in args.environments or range(len(grid.environments))]
-    ages = args.ages or sorted(grid.ages, reverse=True)
-    work = Work(grid, args.file, args.runs, args.seconds)
-    pool = ThreadPoolExecutor(args.threads)
-    cells = [pool.submit(work.run_cell, place, age) for age in ages for place in places]
-    ended, _ = wait(cells, timeout=None if args.seconds == float("inf") else args.seconds)
-    for cell in ended:
-        if error := cell.exception():
-            traceback.print_exception(error)
-    print(f"{len(ended)} of {len(cells)} cells in {work.spent():.0f} s", flush=True)
-    os._exit(1 if any(cell.exception() for cell in ended) else 0)  # what is still being computed is given up
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    grid = SMALL if args.small else Grid()
+    setting = grid.setting._replace(**{n: given[n] for n in ("tokens", "iterations", "prompts") if n in given})
+    changes = {n: given[n] for n in ("tuning", "test") if n in given}
+    changes |= {n: tuple(given[n]) for n in ("ages", "tasks", "alphas") if n in given}
+    Work(replace(grid, setting=setting, **changes), args.file, args.runs, args.seconds).run()
 
 
 class Work:
-    """What all threads share: the file with the scores in it, and the time."""
+    """The file and the time, and what is still to be done."""
 
-    def __init__(self, grid: Grid, file: Path, runs: int, seconds: float = float("inf")) -> None:
-        self.grid, self.runs, self.seconds = grid, runs, seconds
-        self.started, self.lock = time.monotonic(), threading.Lock()
+    def __init__(self, grid: Grid, file: Path, at_once: int, seconds: float = float("inf")) -> None:
+        self.grid, self.file, self.at_once, self.seconds = grid, file, at_once, seconds
+        self.began = time.monotonic()
         self.scores: dict[Unit, float] = {}
-        head = {"study": grid.name, "versions": provenance.versions("deep"), "machine": provenance.machine()}
-        for line in complete_lines(file) if file.exists() else ():
-            if "unit" in line:
-                self.scores[unit_of(line)] = line["score"]
-            elif line["study"] != grid.name:
-                raise SystemExit(f"{file} holds units of {line['study']}, and this is {grid.name}: give another file")
+        """The success at the end of each run, by which step sizes are chosen."""
+        setting = json.loads(json.dumps(grid.setting._asdict()))
         if file.exists():
-            cut_torn_line(file)
-        self.file = file.open("a")
-        if not self.scores:
-            print(json.dumps(head), file=self.file, flush=True)
+            text = file.read_bytes()
+            file.write_bytes(text[: text.rfind(b"\n") + 1])  # without what a killed process has left of a line
+            for line in complete_lines(file):
+                if "setting" in line and line["setting"] != setting:
+                    raise SystemExit(f"{file} holds runs of {line['setting']}, not of {setting}: give another file")
+                if "seed" in line:
+                    self.scores[unit_of(line)] = line["end"]
+        if not file.exists() or not file.stat().st_size:
+            self.write([{"setting": setting, "machine": machine(), "offtrace": ot.__version__, "jax": jax.__version__}])
 
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        """Add lines to the file."""
+        with self.file.open("a", encoding="utf-8") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
 
-    def spent(self) -> float:
-        """Seconds since the beginning."""
-        return time.monotonic() - self.started
+    def say(self, words: str) -> None:
+        """Print, with the seconds since the beginning."""
+        print(f"{time.monotonic() - self.began:5.0f} s  {words}", flush=True)
 
-    def run_cell(self, environment: str, age: int) -> None:
-        """Tune and test all weightings in an environment, at an age."""
-        tuning = self.grid.units("tuning", environment, age)
-        self.run_units([unit for group in tuning for unit in group])
-        if self.spent() < self.seconds:  # the first of equals is the smaller step size
-            chosen = [max(sorted(group, key=lambda u: u.alpha), key=self.scores.__getitem__) for group in tuning]
-            self.run_units([unit._replace(phase="test") for unit in chosen])
+    def starts(self) -> dict[str, np.ndarray]:
+        """The trained policies, [tasks, seeds, …], from the file beside FILE if it is there."""
+        file = self.file.with_suffix(".npz")
+        if file.exists():
+            return dict(np.load(file))
+        seeds = jnp.arange(self.grid.tuning + self.grid.test)
+        of_seeds = jax.vmap(lambda task, seed: pretrain(self.grid.setting, task, seed), (None, 0))
+        weights, right = jax.jit(jax.vmap(of_seeds, (0, None)))(jnp.arange(len(TASKS)), seeds)
+        made: dict[str, Any] = {name: np.asarray(a) for name, a in weights.items()} | {"success": np.asarray(right)}
+        np.savez(file, **made)
+        self.say(f"pretrained: success {made['success'].min():.2f} to {made['success'].max():.2f}")
+        return made
 
-    def run_units(self, units: list[Unit]) -> None:
-        """Train what is not done, as many runs at once as there may be."""
-        left = [unit for unit in units if unit not in self.scores]
-        at_once = max(1, self.runs // len(self.grid.seeds_of(units[0].phase)))
-        while left and self.spent() < self.seconds:
-            first, left = left[:at_once], left[at_once:]
-            began = time.monotonic()
-            trained = train_units(self.grid, first, self.runs if left else 0)
-            with self.lock:
-                for unit, (rows, curve) in zip(first, trained, strict=True):
-                    self.write(unit, rows, curve, (time.monotonic() - began) / len(first))
-                print(
-                    f"{self.spent():5.0f} s  {first[0].phase}, age {first[0].age}, {first[0].environment}", flush=True
-                )
+    def pending(self) -> list[Unit]:
+        """What is left: the tests of cells that are tuned, then tuning in the order of cells."""
+        tests: list[Unit] = []
+        tuning: list[Unit] = []
+        for age in self.grid.ages:
+            for task in self.grid.tasks:
+                cell = list(self.cell(age, task))
+                left = [unit for unit in cell if unit not in self.scores]
+                tuning += left
+                if not left:
+                    tests += [unit for unit in self.chosen(cell) if unit not in self.scores]
+        return tests + tuning
 
-    def write(self, unit: Unit, rows: Columns, curve: Columns, seconds: float) -> None:
-        """Write a line; curves of the test seeds only."""
-        score = float(np.mean(rows["value"]))
-        line = {
-            "unit": unit._asdict(),
-            "rows": shortened(rows),
-            "curve": shortened(curve) if unit.phase == "test" else {},
-        }
-        print(json.dumps({**line, "score": score, "seconds": seconds}), file=self.file, flush=True)
-        self.scores[unit] = score
+    def cell(self, age: int, task: str) -> Iterator[Unit]:
+        """The tuning of all losses for a task, at an age."""
+        for seed in self.grid.seeds("tuning"):
+            for name in self.grid.setting.losses:
+                for alpha in sorted(self.grid.alphas):
+                    yield Unit("tuning", task, age, name, alpha, seed)
+
+    def chosen(self, cell: list[Unit]) -> Iterator[Unit]:
+        """The tests of each loss, with its best step size in tuning; the first of equals is the smaller."""
+        for name in self.grid.setting.losses:
+            own = [unit for unit in cell if unit.loss == name]
+            mean = {a: np.mean([self.scores[u] for u in own if u.alpha == a]) for a in sorted(self.grid.alphas)}
+            best = max(mean, key=mean.__getitem__)
+            for seed in self.grid.seeds("test"):
+                yield own[0]._replace(phase="test", alpha=best, seed=seed)
+
+    def run(self) -> None:
+        """Train what is left, as many runs at once as there may be."""
+        starts = self.starts()
+        starts.pop("success")
+        longest, compiled = 0.0, None
+        while left := self.pending():
+            if time.monotonic() - self.began + longest > self.seconds:
+                self.say(f"stopped: {len(left)} runs are left; run the same command again")
+                return
+            units = left[: self.at_once]
+            filled = units + units[-1:] * (self.at_once - len(units))  # one program for all
+            runs = columns(self.grid.setting.losses, filled)
+            if compiled is None:
+                compiled = train.lower(self.grid.setting, starts, runs).compile()
+                self.say("compiled")
+            before = time.monotonic()
+            measured = Measured(*(np.asarray(a) for a in compiled(starts, runs)))
+            took = time.monotonic() - before
+            longest = max(longest, took)
+            lines = [line_of(unit, Measured(*(a[i] for a in measured))) for i, unit in enumerate(units)]
+            self.write(lines)
+            ends = [line["end"] for line in lines]
+            self.scores |= dict(zip(units, ends, strict=True))
+            self.say(
+                f"{len(units)} runs in {took:.1f} s, success {np.mean(ends):.2f}; {len(left) - len(units)} or more left"
+            )
+        self.say("done")
+
+
+def columns(losses: tuple[str, ...], units: list[Unit]) -> Runs:
+    """The runs as the program takes them."""
+    tasks = list(TASKS)
+    return Runs(
+        jnp.array([tasks.index(u.task) for u in units]),
+        jnp.array([u.age for u in units]),
+        jnp.array([losses.index(u.loss) for u in units]),
+        jnp.array([u.alpha for u in units], jnp.float32),
+        jnp.array([u.seed for u in units]),
+    )
+
+
+def line_of(unit: Unit, measured: Measured) -> dict[str, Any]:
+    """What is written of a run: means over at most POINTS parts of its iterations.
+
+    Once a gradient was not finite, the policy answers nothing, and its success is 0.
+    """
+    finite = np.logical_and.accumulate(measured.finite > 0)
+    measured = measured._replace(success=np.where(finite, measured.success, 0.0))
+    parts = np.array_split(np.arange(len(finite)), min(POINTS, len(finite)))
+    curves = {
+        name: [float(f"{np.mean(np.asarray(a, float)[part]):.4g}") for part in parts]
+        for name, a in measured._asdict().items()
+    }
+    late = measured.success[-max(1, round(LAST * len(finite))) :]
+    return {**unit._asdict(), "end": float(late.mean()), "curve": curves}
+
+
+def unit_of(line: dict[str, Any]) -> Unit:
+    """The unit of a line."""
+    return Unit(**{name: line[name] for name in Unit._fields})
 
 
 def complete_lines(file: Path) -> list[dict[str, Any]]:
@@ -128,23 +239,9 @@ def complete_lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
-def cut_torn_line(file: Path) -> None:
-    """Remove what a killed process has left of a line, so that the next line does not continue it."""
-    text = file.read_bytes()
-    file.write_bytes(text[: text.rfind(b"\n") + 1])
-
-
-def unit_of(line: dict[str, Any]) -> Unit:
-    """The unit of a line."""
-    return Unit(**{name: line["unit"][name] for name in Unit._fields})
-
-
-def shortened(columns: Columns) -> dict[str, list[Any]]:
-    """With five significant digits, so that a file of an hour can be kept."""
-    return {
-        name: [float(f"{x:.5g}") for x in column] if column.dtype.kind == "f" else column.tolist()
-        for name, column in columns.items()
-    }
+def machine() -> str:
+    """What computes."""
+    return f"{platform.system()} {platform.machine()}, {jax.devices()[0].device_kind}"
 
 
 if __name__ == "__main__":

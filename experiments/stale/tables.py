@@ -1,237 +1,272 @@
 """The tables and the figure of docs/stale.md, from the files of `run.py`: no number there is written by hand.
 
 cd experiments
-python -m stale.tables stale/records/h200-ages-*.jsonl.gz         writes docs/stale_table.inc and docs/stale.png
-python -m stale.tables --file stale_minutes.inc minutes.jsonl     the same of `minutes`, the tables only
+python -m stale.tables stale/records/second-*.jsonl.gz      writes docs/stale_table.inc and docs/stale.png
+python -m stale.tables --docs /tmp small.jsonl              the same, elsewhere
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from scipy import stats
 
 from offtrace import figures
-from stale.run import complete_lines
+from offtrace.policy import gradient_moments, token_rows
+from stale.run import LAST, complete_lines, unit_of
+from stale.training import KINDS, LOSSES, MINIBATCHES, Candidate
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MEASURED = ("success", "reward", "entropy", "ess", "kl")
+Line = dict[str, Any]
+Cell = tuple[str, int]
+"""A task and an age."""
+TOKENS, DRIFT, EXACT_TASKS, ROWS, AFTER_START = 12, 0.8, 6, 64, 0.05
+"""The exact gradients: as in docs/losses.md, with the start of an iteration a twentieth of the way from π to μ."""
+DRAWN = ("no correction", "cispo", "ppo", "dppo_tv", "tis", "gspo", "vespo", "ctpo", "prefix, Non-Markov Retrace")
+"""Some of each kind: more lines cannot be told apart."""
 
 
 def main() -> None:
+    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where the files go")
-    parser.add_argument("--name", default="stale-h200-ages", help="what was run, where the files do not say it")
-    parser.add_argument(
-        "--file", default="stale_table.inc", help="what the tables are called; of another name, no figure is drawn"
-    )
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where the tables and the figure go")
     args = parser.parse_args()
-    lines = [line for file in args.files for line in complete_lines(file)]
-    rows, curves = frame(lines, "rows"), frame(lines, "curve")
-    made = text({"study": args.name} | next(line for line in lines if "unit" not in line), rows)
-    args.docs.joinpath(args.file).write_text(made, encoding="utf-8")
-    if args.file == parser.get_default("file"):
-        drawn(curves).savefig(args.docs / "stale.png", dpi=110)
-    print(made)
+    heads, lines = read(args.files)
+    text = tables(heads, lines)
+    (args.docs / "stale_table.inc").write_text(text, encoding="utf-8")
+    figure(lines).savefig(args.docs / "stale.png", dpi=110)
+    print(text)
 
 
-def frame(lines: list[dict[str, Any]], kind: str) -> pl.DataFrame:
-    """The rows or the curves of all units; `method` is the label of the weighting."""
-    parts: list[pl.DataFrame] = []
-    for line in lines:
-        if "unit" not in line or not line[kind]:
-            continue
-        unit = {name: line["unit"][name] for name in ("phase", "environment", "alpha", "age")}
-        unit |= {"method": json.loads(line["unit"]["parameters"])["label"], "age": float(line["unit"]["age"])}
-        columns = {k: [math.nan if x is None else x for x in v] for k, v in line[kind].items()}
-        parts.append(pl.DataFrame(columns).with_columns(pl.lit(v).alias(k) for k, v in unit.items()))
-    whole = pl.concat(parts)
-    return whole.with_columns(pl.col("environment").replace(titles(whole["environment"].unique().to_list())))
+def read(files: Iterable[Path]) -> tuple[list[Line], list[Line]]:
+    """The first lines of the files, and the runs, each once."""
+    heads: list[Line] = []
+    runs: dict[Any, Line] = {}
+    for file in files:
+        for line in complete_lines(file):
+            if "seed" in line:
+                runs[unit_of(line)] = line
+            else:
+                heads.append(line)
+    return heads, list(runs.values())
 
 
-def titles(environments: list[str]) -> dict[str, str]:
-    """Names for people: those of the parameters that differ between environments of one task."""
-    given = {name: dict(part.split("=") for part in name.partition(":")[2].split(",")) for name in environments}
-    found: dict[str, str] = {}
-    for name in environments:
-        kind = name.partition(":")[0]
-        like = [given[other] for other in environments if other.partition(":")[0] == kind]
-        told = ", ".join(f"{k} {v}" for k, v in given[name].items() if any(other.get(k) != v for other in like))
-        found[name] = kind.capitalize() + (f" ({told})" if told else "")
-    return found
-
-
-def cells_of(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row for each environment, age and weighting of the test seeds: means, and half of their 95% intervals (Student's)."""
-    found = (
-        rows.filter(phase="test")
-        .group_by("environment", "age", "method")
-        .agg(
-            *(pl.col(name).mean() for name in MEASURED),
-            half_reward=pl.col("reward").std(),
-            collapsed=pl.col("collapsed").sum(),
-            n=pl.len(),
-            alpha=pl.col("alpha").first(),
-        )
-    )
-    n = found["n"].to_numpy().astype(float)
-    widths = pl.Series(stats.t.ppf(0.975, np.maximum(n - 1, 1)) / np.sqrt(n))
-    return found.with_columns(pl.col("half_reward") * widths).sort("environment", "age", "reward")
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """The 95% interval of a share k/n by Wilson, which is right for few runs, and for none or all of them.
-
-    >>> [round(end, 3) for end in wilson(0, 5)]
-    [0.0, 0.434]
-    """
-    z = 1.959964
-    middle, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * math.sqrt(k * (n - k) / n + z * z / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def text(head: dict[str, Any], rows: pl.DataFrame) -> str:
+def tables(heads: list[Line], lines: list[Line]) -> str:
     """What was run, and the tables."""
-    cells = cells_of(rows)
-    ages = sorted(cells["age"].unique().to_list())
-    seeds = cells["n"].unique().sort().to_list()
-    units = rows.select("phase", "environment", "method", "alpha", "age").n_unique()
-    runs = f"{len(rows):,} runs, of which {int(cells['n'].sum()):,} at a tuned α, {' or '.join(map(str, seeds))} seeds each"
-    parts = [f"`{head['study']}`: {runs}; {head['machine']}; {units:,} units."]
-    for age in ages:
-        parts += [f"**Data {age:.0f} update{'s' * (age > 1)} old.** {LEGEND}", by_environment(cells.filter(age=age))]
-    parts += [
-        f"**Over these environments, data {ages[-1]:.0f} updates old**, at the end:",
-        over_all(cells.filter(age=ages[-1])),
-    ]
-    tuning = rows.filter(~pl.col("environment").str.contains("precision|top_p"), phase="tuning", age=ages[-1])
-    if len(tuning):
-        parts += [f"**All step sizes, data {ages[-1]:.0f} updates old.** {TUNING}", by_step(tuning)]
+    test = grouped(lines, "test", lambda line: (cell(line), line["loss"]))
+    tuning = grouped(lines, "tuning", lambda line: (cell(line), line["loss"]))
+    cells = sorted({at for at, _ in tuning}, key=lambda at: (at[1], at[0]))
+    setting = heads[0]["setting"]
+    runs = f"{len(lines):,} runs, of which {sum(map(len, test.values())):,} at a tuned step size"
+    updates = MINIBATCHES * setting["iterations"]
+    parts = [f"{runs}; rows of {setting['tokens']} tokens, {updates} updates; {heads[0]['machine']}."]
+    parts += [f"**Success at the end, at the tuned step size.** {TESTED}", by_cell(cells, test, tested)]
+    parts += [f"**Stable step sizes.** {STABLE}", by_cell(cells, tuning, stable)]
+    exact_of = exact()
+    parts += [f"**Exact gradients against learning.** {PREDICTED}", predictions(cells, test, tuning, exact_of)]
+    parts += [f"**The exact gradients.** {EXACT}", exact_table(exact_of)]
     return "\n\n".join(parts) + "\n"
 
 
-LEGEND = (
-    "The mean reward at the end ± 95 % (Student’s, 0.001 at least), in brackets the share of answers that are wholly right, and "
-    "how many runs collapsed of all where any did; **bold** is the best of a column."
+TESTED = (
+    "Mean ± 95 % (Student’s) over the test seeds of the share of right answers, in brackets the step size, and how many runs "
+    "collapsed where any did. **Bold**: the highest of a column."
 )
-TUNING = (
-    "The reward at the end of the runs of the tuning seeds, the lowest and the highest, where rollouts are drawn in float32. "
-    "These have chosen α, and for an environment that is not in the tables above they are all there is."
+STABLE = (
+    "Of the step sizes tried in tuning, with how many no run collapsed; in brackets, the share of all tuning runs that did not. "
+    "A run has collapsed if its last fifth has less than half of the success of its best fifth."
 )
-LEARNED = 0.3
-"""A step size with which no run comes so far is left out of its table."""
+PREDICTED = (
+    "Spearman’s rank correlation, over the losses, of a number of the exact gradient with what was learned, and its 95 % "
+    "interval by the bootstrap over losses. Above 0: the exact table predicts in the right direction."
+)
+EXACT = (
+    f"All rows of {EXACT_TASKS} MDPs of {TOKENS} tokens, logits of μ {DRIFT} standard deviations from π, with the π_prox that "
+    f"each loss has in training: ‖E g − ∇J‖ / ‖∇J‖ and, in bold, how well the mean of {ROWS} rows points along ∇J; medians."
+)
 
 
-def by_environment(cells: pl.DataFrame) -> str:
-    """Weightings down, best first by the mean reward; environments across."""
-    places = sorted(cells["environment"].unique().to_list())
-    best = {row["environment"]: row["method"] for row in cells.sort("reward").iter_rows(named=True)}
-    found = {(row["method"], row["environment"]): row for row in cells.iter_rows(named=True)}
-    lines = [f"| weighting | {' | '.join(places)} |", "|---" * (len(places) + 1) + "|"]
-    for method in ordered(cells):
-        row = [_cell(found.get((method, place)), best[place] == method) for place in places]
-        lines.append(f"| {method} | {' | '.join(row)} |")
-    return "\n".join(lines)
+def cell(line: Line) -> Cell:
+    """The task and the age of a run."""
+    return line["task"], line["age"]
 
 
-def ordered(cells: pl.DataFrame) -> list[str]:
-    """The weightings, by their mean reward over the environments."""
-    means = (
-        cells.group_by("method").agg(pl.col("reward").mean(), pl.len()).sort("len", "reward", "method", descending=True)
+def grouped(lines: list[Line], phase: str, key: Callable[[Line], Any]) -> dict[Any, list[Line]]:
+    """The runs of a phase by a key."""
+    found: dict[Any, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line["phase"] == phase:
+            found[key(line)].append(line)
+    return found
+
+
+def title(at: Cell) -> str:
+    """A cell in words: data of an age in updates."""
+    return f"{at[0]}, {at[1]}–{at[1] + MINIBATCHES - 1} updates old"
+
+
+def collapsed(line: Line) -> bool:
+    """Whether the last fifth of the run has less than half of the success of its best fifth.
+
+    >>> collapsed({"curve": {"success": [0.2, 0.8, 0.8, 0.3, 0.3]}})
+    True
+    """
+    success = np.array(line["curve"]["success"])
+    n = max(1, round(LAST * len(success)))
+    fifths = np.convolve(success, np.ones(n) / n, "valid")
+    return bool(fifths[-1] < 0.5 * fifths.max())
+
+
+def half(values: np.ndarray) -> float:
+    """Half of the 95% interval of a mean, by Student."""
+    n = len(values)
+    return float(stats.t.ppf(0.975, n - 1) * values.std(ddof=1) / n**0.5) if n > 1 else np.nan
+
+
+def tested(runs: list[Line]) -> tuple[float, str]:
+    """Success at the end on the test seeds, as a number and in words."""
+    ends = np.array([line["end"] for line in runs])
+    lost = sum(map(collapsed, runs))
+    words = (
+        f"{ends.mean():.2f} ± {half(ends):.2f}",
+        f" ({runs[0]['alpha']:g}{f', {lost} of {len(runs)}' if lost else ''})",
     )
-    return means["method"].to_list()
+    return float(ends.mean()), "{0}" + words[0] + "{0}" + words[1]
 
 
-def _cell(row: dict[str, float] | None, bold: bool) -> str:
-    if row is None:
-        return "–"
-    half = row["half_reward"]
-    said = f"{row['reward']:.3f}" + (f" ± {max(half, 0.001):.3f}" if half is not None and half == half else "")
-    lost = f", {row['collapsed']} of {row['n']}" if row["collapsed"] else ""
-    return f"{'**' * bold}{said}{'**' * bold} ({row['success']:.2f}{lost})"
+def stable(runs: list[Line]) -> tuple[float, str]:
+    """The share of tuning runs that did not collapse, and in words with how many step sizes none did."""
+    by_alpha: dict[float, list[bool]] = defaultdict(list)
+    for line in runs:
+        by_alpha[line["alpha"]].append(collapsed(line))
+    share = 1.0 - float(np.mean([lost for all_ in by_alpha.values() for lost in all_]))
+    held = sum(not any(lost) for lost in by_alpha.values())
+    return share, f"{{0}}{held} of {len(by_alpha)}{{0}} ({share:.2f})"
 
 
-def by_step(rows: pl.DataFrame) -> str:
-    """Weightings down, best first by their mean over all; environments and step sizes across, and which are left out."""
-    order = rows.group_by("method").agg(pl.col("reward").mean()).sort("reward", "method", descending=True)["method"]
-    parts = dict(sorted(rows.group_by("environment", "alpha"), key=lambda found: found[0]))
-    best = {key: max(part["reward"].to_list()) for key, part in parts.items()}
-    columns = {
-        f"{place}, α {alpha:g}": {m: _range(part.filter(method=m)["reward"]) for m in order}
-        for (place, alpha), part in parts.items()
-        if best[place, alpha] >= LEARNED
+def by_cell(cells: list[Cell], runs: dict[Any, list[Line]], told: Callable[[list[Line]], tuple[float, str]]) -> str:
+    """Losses down, by kind; cells across."""
+    found = {key: told(lines) for key, lines in runs.items()}
+    best = {at: max((number for (where, _), (number, _) in found.items() if where == at), default=0.0) for at in cells}
+    rows = [["loss", "kind", *map(title, cells)]]
+    for name, candidate in LOSSES.items():
+        if any((at, name) in found for at in cells):
+            row = [found.get((at, name), (-1.0, "–")) for at in cells]
+            said = [words.format("**" * (number == best[at])) for at, (number, words) in zip(cells, row, strict=True)]
+            rows.append([name, KINDS[candidate.kind], *said])
+    return markdown(rows)
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """A table; the first row is its head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def exact() -> dict[str, dict[str, tuple[float, float]]]:
+    """For each loss, by which advantages are taken, the bias and the alignment of its exact gradient: medians over MDPs."""
+    return {name: {of: _exact(candidate, of) for of in ("Q − V", "returns")} for name, candidate in LOSSES.items()}
+
+
+def _exact(candidate: Candidate, of: str) -> tuple[float, float]:
+    found: list[tuple[float, float]] = []
+    for seed in range(EXACT_TASKS):
+        rows = token_rows(TOKENS, drift=DRIFT, seed=seed, prox=AFTER_START)
+        prox = {"μ": rows.log_mu, "start": rows.log_prox, "π": rows.log_pi}[candidate.prox]
+        rows = replace(rows, log_prox=prox)
+        advantage = rows.advantages("critic" if of == "Q − V" else "return")
+        moments = gradient_moments(rows, candidate.parts, advantage=advantage)
+        found.append((moments.bias, moments.alignment(ROWS) if moments.variance > 0 else 0.0))  # 0: without a gradient
+    bias, aligned = np.median(found, axis=0)
+    return float(bias), float(aligned)
+
+
+def exact_table(found: dict[str, dict[str, tuple[float, float]]]) -> str:
+    """Losses down, advantages across."""
+    rows = [["loss", "π_prox", "Q − V", "returns"]]
+    for name, by_advantage in found.items():
+        cells = [f"{bias:.2f}, **{aligned:.2f}**" for bias, aligned in by_advantage.values()]
+        rows.append([name, LOSSES[name].prox, *cells])
+    return markdown(rows)
+
+
+def predictions(
+    cells: list[Cell],
+    test: dict[Any, list[Line]],
+    tuning: dict[Any, list[Line]],
+    found: dict[str, dict[str, tuple[float, float]]],
+) -> str:
+    """The rank correlations of exact numbers with success and with stability, for each age over its tasks."""
+    ages = sorted({age for _, age in cells})
+    outcomes: dict[str, dict[str, float]] = {}
+    for age in ages:
+        for what, runs, told in (("success", test, tested), ("stable runs", tuning, stable)):
+            own = {
+                name: float(np.mean([told(runs[at, name])[0] for at in cells if at[1] == age]))
+                for name in LOSSES
+                if all((at, name) in runs for at in cells if at[1] == age)
+            }
+            outcomes[f"{what}, {age}–{age + MINIBATCHES - 1} updates old"] = own
+    numbers = {
+        "alignment, returns": lambda name: found[name]["returns"][1],
+        "alignment, Q − V": lambda name: found[name]["Q − V"][1],
+        "− bias, returns": lambda name: -found[name]["returns"][0],
+        "− bias, Q − V": lambda name: -found[name]["Q − V"][0],
     }
-    lines = [f"| weighting | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [f"| {method} | {' | '.join(column[method] for column in columns.values())} |" for method in order]
-    left = [
-        f"{place}, α {alpha:g} ({best[place, alpha]:.2f})" for place, alpha in parts if best[place, alpha] < LEARNED
-    ]
-    if left:
-        lines += [
-            "",
-            f"Left out, since no run of any weighting reaches {LEARNED}, with the best run: {'; '.join(left)}.",
-        ]
-    return "\n".join(lines)
+    rows = [["exact number", *outcomes]]
+    for title_, number in numbers.items():
+        rows.append([title_, *(_correlation([(number(n), y) for n, y in own.items()]) for own in outcomes.values())])
+    return markdown(rows)
 
 
-def _range(rewards: pl.Series) -> str:
-    return f"{rewards.min():.2f}–{rewards.max():.2f}" if len(rewards) else "–"
+def _correlation(pairs: list[tuple[float, float]], resamples: int = 2000) -> str:
+    """Spearman's correlation with its interval."""
+    if len({x for x, _ in pairs}) < 3 or len({y for _, y in pairs}) < 3:
+        return "–"
+    both = np.array(pairs)
+    rng = np.random.default_rng(0)
+    again = [_spearman(both[rng.integers(len(both), size=len(both))]) for _ in range(resamples)]
+    low, high = np.nanpercentile(again, (2.5, 97.5))
+    return f"{_spearman(both):.2f} [{low:.2f}, {high:.2f}]"
 
 
-def over_all(cells: pl.DataFrame) -> str:
-    """One line for each weighting: collapse rate with its interval, entropy, effective sample size, KL, and its step sizes."""
-    lines = ["| weighting | reward | collapsed | entropy | effective sample size | KL(μ, π) | α |", "|---" * 7 + "|"]
-    for method in ordered(cells):
-        own = cells.filter(method=method)
-        k, n = int(own["collapsed"].sum()), int(own["n"].sum())
-        low, high = wilson(k, n)
-        numbers = [
-            f"{own[name].mean():.3g}" if own[name].mean() is not None else "–" for name in ("entropy", "ess", "kl")
-        ]
-        steps = ", ".join(f"{alpha:g}" for alpha in own["alpha"].unique().sort().to_list())
-        share = f"{k} of {n} [{low:.2f}, {high:.2f}]"
-        lines.append(f"| {method} | {own['reward'].mean():.2f} | {share} | {' | '.join(numbers)} | {steps} |")
-    return "\n".join(lines)
+def ranks(values: np.ndarray) -> np.ndarray:
+    """The ranks of numbers; equal ones share the mean of theirs.
+
+    >>> ranks(np.array([3.0, 1.0, 3.0])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[place]
 
 
-DRAWN = (
-    "no correction",
-    "token, cap 2",
-    "sequence, cap 2",
-    "geometric",
-    "prefix",
-    "prefix, cap 2",
-    "prefix, Non-Markov Retrace",
-    "prefix ρ^0.25, cap 1",
-)
-"""One of each kind: more lines cannot be told apart."""
+def _spearman(both: np.ndarray) -> float:
+    x, y = ranks(both[:, 0]), ranks(both[:, 1])
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) and np.ptp(y) else np.nan
 
 
-def drawn(curves: pl.DataFrame) -> Any:
-    """Reward over the updates at the oldest age, for each environment: the mean over the seeds and its 95% interval."""
-    curves = curves.filter(pl.col("method").is_in(DRAWN), phase="test", age=curves["age"].max())
-    means = curves.group_by("environment", "method", "step").agg(
-        pl.col("reward").mean(), half=pl.col("reward").std() / pl.len().sqrt(), n=pl.len()
-    )
-    means = means.with_columns(pl.col("half") * pl.Series(stats.t.ppf(0.975, means["n"].to_numpy() - 1)))
+def figure(lines: list[Line]) -> Any:
+    """Success at the end over the step size, in tuning: the mean and its 95% interval, a panel for each cell."""
+    runs = grouped(lines, "tuning", lambda line: (cell(line), line["loss"], line["alpha"]))
     panels: list[Any] = []
-    for (place,), part in sorted(means.group_by("environment"), key=lambda found: found[0]):
-        lines: list[Any] = []
-        for method in DRAWN:
-            one = part.filter(method=method).sort("step")
-            low, high = one["reward"] - one["half"], one["reward"] + one["half"]
-            lines.append((method, *(series.to_list() for series in (one["step"], one["reward"], low, high))))
-        panels.append((place, lines))
-    looks = {method: i for i, method in enumerate(DRAWN)}
-    ylabel = f"reward, data {curves['age'].max():.0f} updates old"
-    return figures.band_panels(panels, xlabel="update", ylabel=ylabel, looks=looks)
+    for at in sorted({key[0] for key in runs}, key=lambda at: (at[1], at[0])):
+        bands: list[Any] = []
+        for name in DRAWN:
+            alphas = sorted(alpha for where, loss, alpha in runs if (where, loss) == (at, name))
+            ends = [np.array([line["end"] for line in runs[at, name, alpha]]) for alpha in alphas]
+            mean, width = [float(e.mean()) for e in ends], np.nan_to_num([half(e) for e in ends])
+            low, high = (np.clip(mean + sign * width, 0.0, 1.0).tolist() for sign in (-1, 1))
+            bands.append((name, alphas, mean, low, high))
+        panels.append((title(at), bands))
+    looks = {name: i for i, name in enumerate(DRAWN)}
+    return figures.band_panels(panels, xlabel="step size", ylabel="success at the end", looks=looks, x_logarithmic=True)
 
 
 if __name__ == "__main__":

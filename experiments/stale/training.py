@@ -1,193 +1,262 @@
-"""The program: rollouts of the current policy wait for K updates before they are learned from, so that data are K updates old.
+"""The program: a trained policy goes on learning from rollouts that wait, so that data are old.
 
-At update n = 0, 1, … U − 1 a batch n is drawn from the policy θ_n, and the policy learns from batch n − K: what θ_{n-K} has
-drawn, or θ_0 where n < K. A batch has groups of answers to one prompt. With the rewards R of a group, A = (R − mean) / standard
-deviation, or 0 where all are equal, the gradient is that of
+In iteration n = 0, 1, … a batch is drawn from the policy θ_n: groups of answers to one prompt. Then the batch that was drawn
+`age` updates earlier is learned from, in MINIBATCHES updates. So data are age … age + MINIBATCHES − 1 updates old; those of the
+first iterations come from θ_0. A = (R − mean of the group) / its standard deviation, and 0 where all of a group are equal. Each
+update is Adam's, of the gradient of one of `LOSSES`, clipped by its norm. Nothing else ties π to μ.
 
-    Σ w_t A log π(a_t) / number of decisions that are kept
-
-where w and what is kept come from the weighting. It is clipped by its norm and goes to Adam. Nothing else holds π to μ.
-Runs are mapped side by side: each has a seed, a step size, an age and one of the weightings.
+Runs are mapped side by side: a run has a task, an age, a loss, a step size and a seed, all of them data of one compiled program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array, lax
 
-from offtrace.returns.weights.decisions import estimate
+import offtrace as ot
+from offtrace.policy import PolicyLoss, group_advantages, loss, losses
+from offtrace.policy.shapes import ClippedWeight, Importance
 from stale import transformer
-from stale.token_tasks import TokenTask
+from stale.tasks import SYMBOLS, solution
 from stale.transformer import Shape, Weights
-from stale.weighting import OPTIONS, Weighting
 
-jax.tree_util.register_dataclass(Weighting, ["trace"], list(OPTIONS))
+MINIBATCHES = 4
+"""How many updates learn from a batch."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A loss, and which policy it takes for π_prox."""
+
+    parts: PolicyLoss
+    prox: str
+    """ "μ", the policy that drew; "start", that at the start of the iteration; "π", the policy itself, so that r = 1."""
+    kind: str
+    """What it does about old data: see `KINDS`."""
+
+
+KINDS = {
+    "none": "no correction",
+    "token": "token ratio",
+    "sign": "token ratio, with a clip or mask by the sign of A",
+    "row": "ratio of the row, or its mean",
+    "prefix": "prefix with a cap",
+    "both": "prefix, with a clip by the sign of A",
+}
+"""What a loss does about old data."""
+
+
+def _prefix(name: str, trace: ot.Trace) -> PolicyLoss:
+    return PolicyLoss(name, Importance(), weight=trace, weight_options={"level": "prefix"})
+
+
+def _named(name: str, prox: str, kind: str) -> Candidate:
+    return Candidate(losses()[name], prox, kind)
+
+
+LOSSES = {
+    "no correction": Candidate(PolicyLoss("no correction", ClippedWeight(0.0, 0.0)), "μ", "none"),
+    "cispo": _named("cispo", "μ", "token"),
+    "sapo": _named("sapo", "μ", "token"),
+    "ppo": _named("ppo", "μ", "sign"),
+    "dppo_tv": _named("dppo_tv", "μ", "sign"),
+    "opsm": _named("opsm", "μ", "sign"),
+    "decoupled_ppo": _named("decoupled_ppo", "start", "sign"),
+    "tis": _named("tis", "start", "sign"),
+    "icepop": _named("icepop", "start", "sign"),
+    "gspo": _named("gspo", "μ", "row"),
+    "vespo": _named("vespo", "μ", "row"),
+    "ctpo": _named("ctpo", "μ", "both"),
+    "prefix, Non-Markov Retrace": Candidate(_prefix("Non-Markov Retrace", ot.NonMarkovRetrace()), "π", "prefix"),
+    "prefix, cap 2": Candidate(_prefix("prefix, cap 2", ot.HistoryBounded(bound=2.0)), "π", "prefix"),
+}
+"""Rows are of equal length, so that `grpo` and `dr_grpo` have the gradients of `ppo`, but for a factor."""
 
 
 class Setting(NamedTuple):
     """What all runs of a program have in common."""
 
-    task: TokenTask
-    shape: Shape
-    updates: int
-    prompts: int
+    tokens: int = 512
+    """The length of a row."""
+    iterations: int = 100
+    prompts: int = 8
     """The number of prompts in a batch."""
-    answers: int
+    answers: int = 8
     """The number of answers to each prompt, which make a group."""
-    oldest: int
-    """The largest age that a run may have."""
-    precision: str = "float32"
-    """In which the sampler computes: "float32" or "bfloat16"."""
-    top_p: float = 1.0
+    oldest: int = 64
+    """The largest age that a run may have, in updates."""
+    start: float = 0.2
+    """The success at which pretraining ends."""
+    losses: tuple[str, ...] = tuple(LOSSES)
+    shape: Shape = Shape()
     clip: float = 1.0
 
 
-Column = Any
-"""NumPy's or JAX's array [runs], a number of one run, or an axis for vmap."""
-
-
 class Runs(NamedTuple):
-    """One number for each run."""
+    """One number for each run. Tasks and losses are places in TASKS and in the setting, a seed is a place among the starts."""
 
-    seed: Column
-    alpha: Column
-    age: Column
-    which: Column
-    """The place of its weighting among those that are given."""
+    task: Any
+    age: Any
+    loss: Any
+    alpha: Any
+    seed: Any
 
 
 class Batch(NamedTuple):
     """Answers, and what is known of them when they were drawn."""
 
-    prompts: Array
+    x: Array
     answers: Array
     log_mu: Array
     reward: Array
 
 
 class Measured(NamedTuple):
-    """What is measured at each update: [updates] of one run, [runs, updates] of several."""
+    """What is measured in each iteration: [iterations] of one run, [runs, iterations] of several."""
 
-    reward: Array | np.ndarray
-    """The mean reward of batch n."""
-    success: Array | np.ndarray
-    """The share of its answers that are right."""
-    entropy: Array | np.ndarray
-    """The mean of −log μ of its tokens: the entropy of the policy as it is sampled, for a token, in nats."""
-    ess: Array | np.ndarray
-    """The effective sample size (Σw)² / (n Σw²) of the n decisions that are learned from; what is rejected has the weight 0."""
-    kl: Array | np.ndarray
-    """The mean of k3 = ρ − 1 − log ρ of the tokens that are learned from: KL(μ, π), for a token."""
-    finite: Array | np.ndarray
-    """1 if the gradient is finite."""
-
-
-def train(setting: Setting, weightings: list[Weighting], runs: Runs) -> Measured:
-    """Train the runs side by side. The same run alone gives the same, to rounding."""
-    if (runs.age > setting.oldest).any() or (runs.age < 0).any():
-        raise ValueError(f"ages are between 0 and oldest = {setting.oldest}, got {runs.age.tolist()}")
-    if len(np.unique(runs.which)) == 1:
-        runs = runs._replace(which=runs.which[0])  # one for all: the others are not computed
-    columns = Runs(*(jnp.asarray(a) for a in runs))
-    return Measured(*(np.asarray(a) for a in program(setting)(weightings, columns)))
+    success: Any
+    """The share of the answers of batch n that are right."""
+    entropy: Any
+    """The mean of −log μ of its tokens: the entropy of the policy, for a token, in nats."""
+    kl: Any
+    """The mean of ρ − 1 − log ρ of the tokens that are learned from: KL(μ, π), for a token."""
+    drift: Any
+    """The standard deviation of log ∏ρ over the rows that are learned from."""
+    kept: Any
+    """The share of decisions with A ≠ 0 whose log π has a gradient."""
+    finite: Any
+    """1 if all gradients were finite."""
 
 
-@lru_cache(maxsize=16)
-def program(setting: Setting) -> Callable[[list[Weighting], Runs], Measured]:
-    """The compiled program: (weightings, runs) → what is measured, [runs, updates]."""
+def pretrain(
+    setting: Setting, task: Array | int, seed: Array | int, most: int = 3000, rows: int = 32
+) -> tuple[Weights, Array]:
+    """Weights that answer a share `start` of prompts, trained on right answers, and that share.
 
-    def of_all(weightings: list[Weighting], runs: Runs) -> Measured:
-        axes = Runs(*(0 if jnp.ndim(a) else None for a in runs))
-        return jax.vmap(lambda run: _run(setting, weightings, run), in_axes=(axes,))(runs)
+    The chance of a right answer to a prompt is the product of the probabilities of its tokens: nothing is drawn.
+    """
+    key = jax.random.fold_in(jax.random.PRNGKey(seed), task)
+    optimizer = optax.adam(1e-3)
 
-    return jax.jit(of_all)
+    def surprise(weights: Weights, x: Array) -> tuple[Array, Array]:
+        logs = transformer.log_probabilities(weights, setting.shape, x, solution(task, x))
+        return -logs.mean(), jnp.exp(logs.sum(axis=1)).mean()
+
+    def update(state: tuple[Weights, Any, Array, Array]) -> tuple[Weights, Any, Array, Array]:
+        weights, adam, n, _ = state
+        x = jax.random.randint(jax.random.fold_in(key, n), (rows, setting.tokens), 0, SYMBOLS)
+        (_, right), gradient = jax.value_and_grad(surprise, has_aux=True)(weights, x)
+        step, later = optimizer.update(gradient, adam)
+        ended = right >= setting.start
+        changed = jax.tree.map(lambda old, new: jnp.where(ended, old, old + new), weights, step)
+        return changed, later, n + 1, right
+
+    weights = transformer.first(jax.random.fold_in(key, 0), setting.shape)
+    state = (weights, optimizer.init(weights), jnp.ones((), int), jnp.zeros(()))
+    weights, _, _, right = lax.while_loop(lambda s: (s[3] < setting.start) & (s[2] < most), update, state)
+    return weights, right
+
+
+@partial(jax.jit, static_argnums=0)
+def train(setting: Setting, starts: Weights, runs: Runs) -> Measured:
+    """Train the runs side by side, each from the start of its task and seed. `starts` are [tasks, seeds, …]."""
+    return jax.vmap(lambda run: _run(setting, jax.tree.map(lambda a: a[run.task, run.seed], starts), run))(runs)
 
 
 class State(NamedTuple):
     """What changes: the policy, its optimiser, and the batches that wait."""
 
     weights: Weights
-    adam: optax.OptState
+    adam: Any
     waiting: Batch
 
 
-def _run(setting: Setting, weightings: list[Weighting], run: Runs) -> Measured:
-    key = jax.random.PRNGKey(run.seed)
-    weights = transformer.first(jax.random.fold_in(key, 0), setting.task, setting.shape)
+def _run(setting: Setting, start: Weights, run: Runs) -> Measured:
+    key = jax.random.fold_in(jax.random.PRNGKey(10_000 + run.seed), run.task)
     optimizer = optax.chain(optax.clip_by_global_norm(setting.clip), optax.scale_by_adam())
-    room = setting.oldest + 1
-    empty = jax.eval_shape(partial(rollouts, setting), weights, key)
+    room = setting.oldest // MINIBATCHES + 1
+    draw = partial(rollouts, setting, run.task)
+    empty = jax.eval_shape(draw, start, key)
     waiting = jax.tree.map(lambda a: jnp.zeros((room, *a.shape), a.dtype), empty)
 
     def iteration(state: State, n: Array) -> tuple[State, Measured]:
-        drawn = rollouts(setting, state.weights, jax.random.fold_in(key, n + room))
+        drawn = draw(state.weights, jax.random.fold_in(key, n + room))
         waiting = jax.tree.map(lambda all_, new: all_.at[n % room].set(new), state.waiting, drawn)
-        state = state._replace(waiting=waiting)
-        old: Batch = jax.tree.map(lambda all_: all_[(n - run.age) % room], waiting)
+        old: Batch = jax.tree.map(lambda all_: all_[(n - run.age // MINIBATCHES) % room], waiting)
+        weights, adam, told = lax.cond(n >= 0, learn, wait, state.weights, state.adam, old)
+        measured = Measured(drawn.reward.mean(), -drawn.log_mu.mean(), *told)
+        return State(weights, adam, waiting), measured
 
-        def learn(state: State) -> tuple[State, tuple[Array, ...]]:
-            gradient, told = jax.grad(partial(_loss, setting, weightings, run.which), has_aux=True)(state.weights, old)
-            finite = jnp.stack([jnp.isfinite(part).all() for part in gradient.values()]).all()
-            step, adam = optimizer.update(gradient, state.adam)
-            changed = jax.tree.map(lambda w, s: w - run.alpha * s, state.weights, step)
-            return State(changed, adam, state.waiting), (*told, finite.astype(jnp.float32))
+    def learn(weights: Weights, adam: Any, old: Batch) -> tuple[Weights, Any, tuple[Array, ...]]:
+        parts = jax.tree.map(lambda a: a.reshape(MINIBATCHES, -1, *a.shape[1:]), (old, advantages(setting, old.reward)))
+        log_prox = lax.map(lambda part: _log_pi(setting, weights, part[0]), parts)
 
-        def wait(state: State) -> tuple[State, tuple[Array, ...]]:
-            return state, (jnp.zeros(()),) * 3
+        def update(state: tuple[Weights, Any], given: tuple[Batch, Array, Array]):
+            weights, adam = state
+            part, advantage, prox = given
+            log_pi, pull = jax.vjp(lambda w: _log_pi(setting, w, part), weights)
+            slope = slopes(setting.losses, run.loss, log_pi, prox, part.log_mu, advantage)
+            (gradient,) = pull(slope)
+            step, adam = optimizer.update(gradient, adam)
+            weights = jax.tree.map(lambda w, s: w - run.alpha * s, weights, step)
+            finite = jnp.stack([jnp.isfinite(a).all() for a in gradient.values()]).all()
+            return (weights, adam), (*_distances(log_pi, part.log_mu, slope, advantage), finite.astype(jnp.float32))
 
-        state, told = lax.cond(n >= 0, learn, wait, state)
-        right = (drawn.reward >= 1.0).mean()
-        return state, Measured(drawn.reward.mean(), right, -drawn.log_mu.mean(), *told)
+        (weights, adam), told = lax.scan(update, (weights, adam), (*parts, log_prox))
+        *means, finite = told
+        return weights, adam, (*(a.mean() for a in means), finite.min())
 
-    # Batches −oldest … −1 are drawn from θ_0 and only wait.
-    state = State(weights, optimizer.init(weights), waiting)
-    _, measured = lax.scan(iteration, state, jnp.arange(-setting.oldest, setting.updates))
-    return jax.tree.map(lambda a: a[setting.oldest :], measured)
+    def wait(weights: Weights, adam: Any, old: Batch) -> tuple[Weights, Any, tuple[Array, ...]]:
+        return weights, adam, (jnp.zeros(()),) * 4
+
+    # The batches of iterations −room + 1 … −1 are drawn from θ_0 and only wait.
+    state = State(start, optimizer.init(start), waiting)
+    _, measured = lax.scan(iteration, state, jnp.arange(1 - room, setting.iterations))
+    return jax.tree.map(lambda a: a[room - 1 :], measured)
 
 
-def rollouts(setting: Setting, weights: Weights, key: Array) -> Batch:
+def rollouts(setting: Setting, task: Array | int, weights: Weights, key: Array) -> Batch:
     """A batch of the policy: prompts × answers rows, those of a group one after another."""
     of_prompts, of_answers = jax.random.split(key)
-    prompts = setting.task.draw(of_prompts, setting.prompts).repeat(setting.answers, axis=0)
-    dtype = jnp.dtype(setting.precision)
-    lowered = jax.tree.map(lambda w: w.astype(dtype), weights)
-    answers, log_mu = transformer.sample(lowered, setting.task, setting.shape, prompts, of_answers, setting.top_p)
-    return Batch(prompts, answers, log_mu, setting.task.reward(prompts, answers))
+    x = jax.random.randint(of_prompts, (setting.prompts, setting.tokens), 0, SYMBOLS)
+    x = x.repeat(setting.answers, axis=0)
+    answers, log_mu = transformer.sample(weights, setting.shape, x, of_answers)
+    reward = (answers == solution(task, x)).all(axis=1).astype(jnp.float32)
+    return Batch(x.astype(jnp.int8), answers.astype(jnp.int8), log_mu, reward)
 
 
-def advantages(reward: Array, answers: int) -> Array:
-    """(R − mean) / standard deviation in each group of `answers` rows; 0 where all rewards of a group are equal."""
-    groups = reward.reshape(-1, answers)
-    away, spread = groups - groups.mean(axis=1, keepdims=True), groups.std(axis=1, keepdims=True)
-    return jnp.where(spread > 1e-6, away / jnp.where(spread > 1e-6, spread, 1.0), 0.0).reshape(-1)
+def advantages(setting: Setting, reward: Array) -> Array:
+    """(R − mean) / standard deviation in each group, and 0 where all rewards of a group are equal."""
+    return group_advantages(reward, jnp.arange(len(reward)) // setting.answers, check=False)
 
 
-def log_probabilities(setting: Setting, weights: Weights, batch: Batch) -> Array:
-    """log π of the answers' tokens [B, answer]."""
-    logs = jax.nn.log_softmax(transformer.logits(weights, setting.task, setting.shape, batch.prompts, batch.answers))
-    return jnp.take_along_axis(logs, batch.answers[..., None], 2)[..., 0]
+def _log_pi(setting: Setting, weights: Weights, batch: Batch) -> Array:
+    return transformer.log_probabilities(weights, setting.shape, batch.x, batch.answers)
 
 
-def _loss(
-    setting: Setting, weightings: list[Weighting], which: Array | int, weights: Weights, batch: Batch
-) -> tuple[Array, tuple[Array, Array]]:
-    log_pi = log_probabilities(setting, weights, batch)
-    seen = lax.stop_gradient(log_pi)
+def slopes(
+    names: tuple[str, ...], which: Array | int, log_pi: Array, log_prox: Array, log_mu: Array, advantage: Array
+) -> Array:
+    """The derivative of one of the losses by the log π of each decision [rows, T]."""
+    prox = {"μ": log_mu, "start": log_prox, "π": log_pi}
 
-    def weighed(one: Weighting) -> tuple[Array, Array]:
-        found, kept = one(seen, batch.log_mu, jnp.arange(len(seen)) // setting.answers)
-        return found, jnp.ones(seen.shape, bool) if kept is None else kept
+    def slope(candidate: Candidate) -> Callable[[], Array]:
+        taken: dict[str, Any] = {"log_prox": prox[candidate.prox], "log_mu": log_mu, "advantage": advantage}
+        return lambda: jax.grad(lambda log: loss(candidate.parts, log_pi=log, check=False, **taken).loss)(log_pi)
 
-    w, keep = lax.switch(which, [partial(weighed, one) for one in weightings])
-    w = jnp.where(keep, w, 0.0)
-    total = (w * advantages(batch.reward, setting.answers)[:, None] * log_pi).sum()
-    ess = w.sum() ** 2 / (w.size * jnp.maximum((w**2).sum(), 1e-30))
-    kl = estimate(jnp, "k3", seen - batch.log_mu, batch.log_mu).mean()
-    return -total / jnp.maximum(keep.sum(), 1), (ess, kl)
+    return lax.switch(which, [slope(LOSSES[name]) for name in names])
+
+
+def _distances(log_pi: Array, log_mu: Array, slope: Array, advantage: Array) -> tuple[Array, Array, Array]:
+    """The KL, the drift and the share that is kept: see `Measured`."""
+    moved = log_pi - log_mu
+    counts = jnp.broadcast_to((advantage != 0)[:, None], slope.shape)
+    kept = ((slope != 0) & counts).sum() / jnp.maximum(counts.sum(), 1)
+    return (jnp.expm1(moved) - moved).mean(), moved.sum(axis=1).std(), kept

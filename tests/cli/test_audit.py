@@ -12,8 +12,8 @@ from offtrace import cli
 from offtrace.operators.auditing import audit_table as audit
 
 ROWS = [
-    audit.Row("a | b", "Lemma 0", audit.REFUTED, "1 > 0", "one state", 0.1),
-    audit.Row("c", "Theorem 0", audit.HOLDS, "0 ≤ 1", "two states", 0.2),
+    audit.Row("a | b", "Lemma 0", audit.REFUTED, "1 > 0", "one state", "online.a", 0.1),
+    audit.Row("c", "Theorem 0", audit.HOLDS, "0 ≤ 1", "two states", "online.b", 0.2),
 ]
 
 

@@ -222,7 +222,7 @@ def test_as_markdown(rows):
     lines = as_markdown(rows).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == len(rows) + 2
-    assert all(line.replace("\\|", "").count("|") == 6 for line in table)
+    assert all(line.replace("\\|", "").count("|") == 7 for line in table)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -67,6 +67,26 @@ def test_a_divergence_is_proven() -> None:
     assert numbers["radius at least"] > Fraction(1013, 1000)
 
 
+@pytest.mark.parametrize("trace", [ot.Retrace(0.9), ot.RBIS(0.5, horizon=3)], ids=["linear", "sum"])
+def test_the_variance_at_the_true_values_is_proven(trace: Any) -> None:
+    mdp = mdps.garnet(3, 2, 2, seed=1, gamma=0.9)
+    problem = mdp, mdps.random_policy(mdp, seed=1), mdps.uniform(mdp)
+    proof = made(trace, problem)
+    numbers = {c["claim"]: float(Fraction(c["number"])) for c in proof["claims"] if "number" in c}
+    _, high = Operator(trace, mdp, target=problem[1], behavior=problem[2]).variance_bounds(mdp.q(problem[1]))
+    assert numbers["variance at least"] <= high.max() <= numbers["variance at most"] * (1 + 1e-9)
+    assert numbers["variance at most"] < numbers["variance at least"] * 1.001
+    for claim in proof["claims"]:
+        if claim["claim"] == "variance at most":
+            claim["number"] = str(Fraction(claim["number"]) * Fraction(99, 100))
+    with pytest.raises(Refused, match="do not show this variance"):
+        check(resealed(proof))
+    changed = made(trace, problem)
+    changed["claims"][-1]["values"][0] = "1"
+    with pytest.raises(Refused, match="not Q"):
+        check(resealed(changed))
+
+
 @pytest.mark.parametrize("case", [0, 4, 6], ids=["linear", "sum", "chain"])
 def test_a_stronger_claim_is_refused(case: int) -> None:
     proof = made(*CASES[case][:2])

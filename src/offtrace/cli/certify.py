@@ -39,7 +39,8 @@ def certify(
     """
     from offtrace import operators
 
-    print(operators.certify(named_or_in_file(trace, rule, lam=1.0), *problem(mdp), proof=proof))
+    given = problem(mdp)
+    print(operators.certify(named_or_in_file(trace, rule, 1.0, given[0].gamma), *given, proof=proof))
     return 0
 
 

@@ -97,7 +97,8 @@ def configured(
             owners = ", ".join(other for other, cls in AGENTS.items() if name in cls.__dataclass_fields__)
             raise ValueError(f"--{name.replace('_', '-')} is an option of {owners}, not of {agent}")
     default = kind.__dataclass_fields__["trace"].default
-    return kind(game=game, trace=chosen_rule(trace, rule, LAMBDA, default), **of_agent)
+    gamma = of_agent.get("gamma", kind.__dataclass_fields__["gamma"].default)
+    return kind(game=game, trace=chosen_rule(trace, rule, LAMBDA, default, gamma), **of_agent)
 
 
 def documented(cls: type[Settings]) -> dict[str, str]:

@@ -102,7 +102,9 @@ class ByTrace(Dataset):
 
     def rule_of(self) -> Trace | None:
         """The trace with its parameters; None where none is named, nor any parameter."""
-        return None if self.trace is None and not self.rule else named_or_in_file(self.trace or "rbis", self.rule)
+        if self.trace is None and not self.rule:
+            return None
+        return named_or_in_file(self.trace or "rbis", self.rule, gamma=self.gamma)
 
 
 def names_given(texts: tuple[str, ...] | None) -> GivenNames:

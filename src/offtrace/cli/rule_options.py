@@ -48,29 +48,34 @@ def parameters(default_lam: float = LAMBDA) -> Any:
             continue
         hints = get_type_hints(rule)
         for field in fields(rule):
+            if field.name == "gamma":  # the discount of the task, which a command knows by itself
+                continue
             kinds.setdefault(field.name, hints[field.name])
             rules_of.setdefault(field.name, []).append(rule.__name__)
     return given_only("Rule", {k: (v, words.get(k, f"of {', '.join(rules_of[k])}")) for k, v in kinds.items()})
 
 
-def chosen_rule(name: str | None, given: Mapping[str, Any], lam: float, default: Rule | None = None) -> Rule:
-    """The rule of this name, or `default` where none is named, with the parameters that are given."""
+def chosen_rule(
+    name: str | None, given: Mapping[str, Any], lam: float, default: Rule | None = None, gamma: float | None = None
+) -> Rule:
+    """The rule of this name, or `default` where none is named, with the parameters that are given; `gamma` is the task's."""
     from offtrace.traces import trace
 
     if name is None and default is not None:
         own = {field.name: getattr(default, field.name) for field in fields(default)}
         return trace(type(default).__name__, **{**own, **given})
-    has_lam = any(field.name == "lam" for field in fields(trace(str(name))))
-    return trace(str(name), **{**({"lam": lam} if has_lam else {}), **given})
+    of_command = {"lam": lam, "gamma": gamma}
+    known = {f.name: v for f in fields(trace(str(name))) if (v := of_command.get(f.name)) is not None}
+    return trace(str(name), **{**known, **given})
 
 
-def named_or_in_file(name: str, given: Mapping[str, Any], lam: float = LAMBDA) -> Trace:
-    """The trace that `--trace` names, by its name or as FILE.py:NAME; `lam` is that of a named one for which none is given."""
+def named_or_in_file(name: str, given: Mapping[str, Any], lam: float = LAMBDA, gamma: float | None = None) -> Trace:
+    """The trace that `--trace` names, by its name or as FILE.py:NAME; `lam` and `gamma` are those of a named one."""
     from offtrace.returns.api import as_trace
     from offtrace.traces import Trace
 
     if not is_defined_in_file(name):
-        return as_trace(chosen_rule(name, given, lam))
+        return as_trace(chosen_rule(name, given, lam, gamma=gamma))
     rule = defined_in_file(name)
     rule = rule() if isinstance(rule, type) else rule
     if not isinstance(rule, Trace):

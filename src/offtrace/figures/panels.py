@@ -62,7 +62,7 @@ def line_panels(
     if top is not None and row[0].get_ylim()[1] > top:
         row[0].set_ylim(top=top)  # what rises above it leaves the picture
     labels = map(frames.literal, handles)
-    figure.legend(handles.values(), labels, fontsize=8, ncols=6, loc="outside lower center", frameon=False)
+    figure.legend(handles.values(), labels, fontsize=8, ncols=2 * n, loc="outside lower center", frameon=False)
     return frames.for_return(figure)
 
 

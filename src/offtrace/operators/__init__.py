@@ -11,6 +11,7 @@ from offtrace.operators.control_iterates import (
     greedy_in_the_limit,
 )
 from offtrace.operators.falsify import Falsification, falsify
+from offtrace.operators.frontier import Frontier, FrontierPoint, frontier
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Magnitude, Operator
 from offtrace.operators.solve.closed_form import Divergent
@@ -25,6 +26,8 @@ __all__ = [
     "ControlRun",
     "Divergent",
     "Falsification",
+    "Frontier",
+    "FrontierPoint",
     "Interval",
     "Magnitude",
     "Operator",
@@ -39,6 +42,7 @@ __all__ = [
     "control_iterates",
     "fading_into_greedy",
     "falsify",
+    "frontier",
     "greedy_in_the_limit",
     "tradeoff",
     "uncorrected",

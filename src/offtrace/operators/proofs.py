@@ -7,8 +7,9 @@ to a rational. What the checker accepts is what is claimed. docs/proofs.md has t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from numpy.typing import ArrayLike
 from offtrace._shared import whole_files
 from offtrace.mdps.mdp import MDP
 from offtrace.operators import check_proof
-from offtrace.operators.operator import Operator
-from offtrace.operators.setting import EPS, setting
+from offtrace.operators.setting import EPS, Setting, setting
 from offtrace.operators.solve.chain_of_x import Sweeper
+from offtrace.operators.solve.closed_form import Divergent
 from offtrace.operators.solve.landing_on_grid import Landing
+from offtrace.operators.solve.solutions import Chain
 from offtrace.traces import Trace
 
 Proof = dict[str, Any]
@@ -33,6 +35,8 @@ DENOMINATOR = 10**6
 """Numbers with a smaller denominator are taken for what they stand for: 0.1 is 1/10."""
 NODES = 400
 """Nodes of a grid at most."""
+MOST_PAIRS = 24
+"""The most pairs for which Q^π is solved for in rationals."""
 
 
 class Unprovable(ValueError):
@@ -86,7 +90,6 @@ class Proposer:
             )
             raise Unprovable(f"there is no proof for {trace.title} here: {why}")
         self.trace, self.setting = trace, given
-        self.operator = Operator(trace, mdp, target=target, behavior=behavior)
         self.gamma = exact(given.gamma)
         ended = np.asarray(mdp.terminal, bool)
         first = np.eye(given.A)[0]
@@ -129,17 +132,37 @@ class Proposer:
             },
         }  # fmt: skip
 
-    def witness(self) -> Proof:
-        """What shows where C lies."""
-        s = self.setting
+    def witness(self, s: Setting) -> Proof:
+        """What shows where C lies, of this setting."""
         if s.horizon is not None:
             return {"kind": "sum"}
         if s.lags:
             raise Unprovable("bounds by lag without an end have no witness in this format")
-        return self._linear() if s.per_decision else self._chain()
+        return self._linear(s) if s.per_decision else self._chain(s)
 
-    def _linear(self) -> Proof:
+    def squared(self) -> Setting:
+        """The setting whose C, applied to Var δ, is the variance at Q^π."""
         s = self.setting
+        return replace(s, gamma=s.gamma**2, decay=s.decay**2, ratio=s.ratio**2, cap=s.cap**2)
+
+    def values(self) -> list[Fraction]:
+        """Q^π, exactly."""
+        n, A = self.setting.pairs, self.setting.A
+        π = [p for row in self.pi for p in row]
+        rewards = np.ravel(np.asarray(self.setting.mdp.R, float))
+        rows = [
+            [(z == y) - self.gamma * self.P[z][y // A] * π[y] for y in range(n)] + [exact(float(rewards[z]))]
+            for z in range(n)
+        ]
+        for k in range(n):  # I − γP_π has no pivot of 0: its rows are dominated by their diagonals
+            rows[k] = [x / rows[k][k] for x in rows[k]]
+            rows = [
+                row if i == k else [a - row[k] * b for a, b in zip(row, rows[k], strict=True)]
+                for i, row in enumerate(rows)
+            ]
+        return [row[-1] for row in rows]
+
+    def _linear(self, s: Setting) -> Proof:
         G = s.gamma * s.onto_pairs(s.mu * s.decay * s.ratio).toarray()
         C = np.linalg.inv(np.eye(s.pairs) - G)
         w = C.sum(axis=1)
@@ -147,10 +170,9 @@ class Proposer:
         low, up = C - slack * w[:, None], C + slack * w[:, None]
         return {"kind": "linear", "w": _table(w), "lower": _table(low), "upper": _table(up)}
 
-    def _chain(self) -> Proof:
-        s = self.setting
-        _ = self.operator.rates  # which refines the grid
-        solution: Any = self.operator.solution
+    def _chain(self, s: Setting) -> Proof:
+        solution = Chain(s)
+        solution.times(s.loss[:, None], 1e-6, time.monotonic() + 60.0)  # which refines the grid
         grid, closed = np.asarray(solution.grid), solution.method == "exact chain"
         if len(grid) > NODES:
             kept = np.unique(np.linspace(0, len(grid) - 1, NODES).astype(int))
@@ -162,73 +184,74 @@ class Proposer:
             raise Unprovable("γ · decay is not below 1 on average")
         slack = SLACK / (1 - κ)
         nodes = [sweeper.low[:, :, y] - slack for y in range(s.pairs)]
-        lines = [self._lines(sweeper, y) for y in range(s.pairs)]
+        lines = [_lines(sweeper, y) for y in range(s.pairs)]
         return {
             "kind": "chain", "grid": [_rounded(x) for x in grid], "nodes": [_table(each) for each in nodes], "lines": lines,
         }  # fmt: skip
 
-    def _lines(self, sweeper: Sweeper, y: int) -> dict[str, Any]:
-        """Lines above H of one column: those that the upper bound at x = 1 rests on."""
-        s, grid, landing = self.setting, sweeper.grid, sweeper.landing
-        value, slope = sweeper.high[:, :, y], np.minimum(sweeper.slope[:, :, y], 1e6)
-        acting = [[z for z in range(q * s.A, q * s.A + s.A) if s.mu.ravel()[z] > 0] or [q * s.A] for q in range(s.S)]
-        P = s.P.toarray()
-        best = np.argmin(value + slope * (1.0 - grid), axis=1)
-        used: list[list[int]] = [[int(i)] for i in best]
-        choices: dict[tuple[int, int], list[tuple[bool, list[tuple[int, int]]]]] = {}
-        todo = [(q, int(i)) for q, i in enumerate(best)]
-        while todo:
-            q, i = todo.pop()
-            if (q, i) in choices:
-                continue
-            rows: list[tuple[bool, list[tuple[int, int]]]] = []
-            for z in acting[q]:
-                clipped = bool(landing.read_slope[z, i] == 0.0 and np.isfinite(s.cap.ravel()[z]))
-                at = landing.to[z, i]
-                following: list[tuple[int, int]] = []
-                for o in np.flatnonzero(P[z]):
-                    j = int(np.argmin(value[o] + slope[o] * (at - grid)))
-                    following.append((int(o), j))
-                    if j not in used[o]:
-                        used[o].append(j)
-                    todo.append((int(o), j))
-                rows.append((clipped, following))
-            choices[q, i] = rows
-        return self._solved_lines(acting, used, choices, y, landing)
 
-    def _solved_lines(
-        self, acting: list[list[int]], used: list[list[int]], choices: Any, y: int, landing: Landing
-    ) -> dict[str, Any]:
-        """Intercepts and slopes of the chosen lines, as the linear systems that they satisfy have them, and some more."""
-        s = self.setting
-        place = {(q, i): k for k, (q, i) in enumerate((q, i) for q in range(s.S) for i in used[q])}
-        n, μ, decay = len(place), s.mu.ravel(), s.decay.ravel()
-        ratio, cap, P = s.ratio.ravel(), s.cap.ravel(), s.P.toarray()
-        K_g, K_b, mixed = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))
-        b, g = np.zeros(n), np.zeros(n)
-        for (q, i), k in place.items():
-            for z, (clipped, following) in zip(acting[q], choices[q, i], strict=True):
-                coefficient = μ[z] * decay[z]
-                flat = (cap[z], 0.0) if clipped else (0.0, ratio[z])
-                onward = flat if s.trace.recursive else (0.0, ratio[z])
-                if z == y:
-                    b[k], g[k] = b[k] + coefficient * flat[0], g[k] + coefficient * flat[1]
-                for o, j in following:
-                    c = coefficient * s.gamma * P[z, o]
-                    K_b[k, place[o, j]] += c
-                    mixed[k, place[o, j]] += c * onward[0]
-                    K_g[k, place[o, j]] += c * onward[1]
-        one = np.eye(n)
-        slopes = np.linalg.solve(one - K_g, g + SLACK)
-        intercepts = np.linalg.solve(one - K_b, b + mixed @ slopes + SLACK)
-        if slopes.min() < 0 or intercepts.min() < 0:
-            raise Unprovable("no lines were found above what a trace still reads")
-        lines: dict[str, Any] = {str(q): [] for q in range(s.S)}
-        at = {(q, i): m for q in range(s.S) for m, i in enumerate(used[q])}
-        for (q, i), k in place.items():
-            spelt = [[int(clipped), [at[o, j] for o, j in following]] for clipped, following in choices[q, i]]
-            lines[str(q)].append([_rounded(intercepts[k]), _rounded(slopes[k]), spelt])
-        return lines
+def _lines(sweeper: Sweeper, y: int) -> dict[str, Any]:
+    """Lines above H of one column: those that the upper bound at x = 1 rests on."""
+    s, grid, landing = sweeper.setting, sweeper.grid, sweeper.landing
+    value, slope = sweeper.high[:, :, y], np.minimum(sweeper.slope[:, :, y], 1e6)
+    acting = [[z for z in range(q * s.A, q * s.A + s.A) if s.mu.ravel()[z] > 0] or [q * s.A] for q in range(s.S)]
+    P = s.P.toarray()
+    best = np.argmin(value + slope * (1.0 - grid), axis=1)
+    used: list[list[int]] = [[int(i)] for i in best]
+    choices: dict[tuple[int, int], list[tuple[bool, list[tuple[int, int]]]]] = {}
+    todo = [(q, int(i)) for q, i in enumerate(best)]
+    while todo:
+        q, i = todo.pop()
+        if (q, i) in choices:
+            continue
+        rows: list[tuple[bool, list[tuple[int, int]]]] = []
+        for z in acting[q]:
+            clipped = bool(landing.read_slope[z, i] == 0.0 and np.isfinite(s.cap.ravel()[z]))
+            at = landing.to[z, i]
+            following: list[tuple[int, int]] = []
+            for o in np.flatnonzero(P[z]):
+                j = int(np.argmin(value[o] + slope[o] * (at - grid)))
+                following.append((int(o), j))
+                if j not in used[o]:
+                    used[o].append(j)
+                todo.append((int(o), j))
+            rows.append((clipped, following))
+        choices[q, i] = rows
+    return _solved_lines(s, acting, used, choices, y, landing)
+
+
+def _solved_lines(
+    s: Setting, acting: list[list[int]], used: list[list[int]], choices: Any, y: int, landing: Landing
+) -> dict[str, Any]:
+    """Intercepts and slopes of the chosen lines, as the linear systems that they satisfy have them, and some more."""
+    place = {(q, i): k for k, (q, i) in enumerate((q, i) for q in range(s.S) for i in used[q])}
+    n, μ, decay = len(place), s.mu.ravel(), s.decay.ravel()
+    ratio, cap, P = s.ratio.ravel(), s.cap.ravel(), s.P.toarray()
+    K_g, K_b, mixed = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))
+    b, g = np.zeros(n), np.zeros(n)
+    for (q, i), k in place.items():
+        for z, (clipped, following) in zip(acting[q], choices[q, i], strict=True):
+            coefficient = μ[z] * decay[z]
+            flat = (cap[z], 0.0) if clipped else (0.0, ratio[z])
+            onward = flat if s.trace.recursive else (0.0, ratio[z])
+            if z == y:
+                b[k], g[k] = b[k] + coefficient * flat[0], g[k] + coefficient * flat[1]
+            for o, j in following:
+                c = coefficient * s.gamma * P[z, o]
+                K_b[k, place[o, j]] += c
+                mixed[k, place[o, j]] += c * onward[0]
+                K_g[k, place[o, j]] += c * onward[1]
+    one = np.eye(n)
+    slopes = np.linalg.solve(one - K_g, g + SLACK)
+    intercepts = np.linalg.solve(one - K_b, b + mixed @ slopes + SLACK)
+    if slopes.min() < 0 or intercepts.min() < 0:
+        raise Unprovable("no lines were found above what a trace still reads")
+    lines: dict[str, Any] = {str(q): [] for q in range(s.S)}
+    at = {(q, i): m for q in range(s.S) for m, i in enumerate(used[q])}
+    for (q, i), k in place.items():
+        spelt = [[int(clipped), [at[o, j] for o, j in following]] for clipped, following in choices[q, i]]
+        lines[str(q)].append([_rounded(intercepts[k]), _rounded(slopes[k]), spelt])
+    return lines
 
 
 def _or_none(x: float) -> Fraction | None:
@@ -255,7 +278,12 @@ def proof(
     ['recursive condition holds', 'norm at most', 'norm at least', 'radius at most', 'radius at least']
     """
     of = Proposer(trace, mdp, target, behavior)
-    made: Proof = {"format": "offtrace proof 1", "problem": of.problem(), "witness": of.witness(), "claims": []}
+    made: Proof = {
+        "format": "offtrace proof 1",
+        "problem": of.problem(),
+        "witness": of.witness(of.setting),
+        "claims": [],
+    }
     x = check_proof.Problem(made["problem"])
     low, up = check_proof.bounds_of_Z(x, made["witness"])
     claims: list[Proof] = [{"claim": "recursive condition holds"}]
@@ -269,7 +297,28 @@ def proof(
         except check_proof.Refused:
             continue
         made["claims"].append(claim)
+    made["claims"] += _of_variance(of, made["problem"])
     return _sealed(made)
+
+
+def _of_variance(of: Proposer, problem: Proof) -> list[Proof]:
+    """Bounds of the largest variance at Q^π; none where rewards vary too, where nothing does, or where there are many pairs."""
+    s = of.setting
+    if s.pairs > MOST_PAIRS or getattr(s.mdp, "transition_rewards", None) is not None:
+        return []
+    v = (s.evaluated * s.mdp.q(s.evaluated + (s.evaluated.sum(axis=1, keepdims=True) == 0) / s.A)).sum(axis=1)
+    if np.max(s.P @ v**2 - (s.P @ v) ** 2) < 1e-9 * max(1.0, np.max(v**2)):
+        return []
+    try:
+        witness, Q = of.witness(of.squared()), of.values()
+        low, up = check_proof.variances(check_proof.Problem(problem), Q, witness)
+    except (Unprovable, check_proof.Refused, np.linalg.LinAlgError, Divergent):
+        return []
+    given = {"values": [str(x) for x in Q], "witness": witness}
+    claims: list[Proof] = [{"claim": "variance at most", "number": str(_up(Fraction(max(up)))), **given}]
+    if max(low) > 0:
+        claims.append({"claim": "variance at least", "number": str(_down(Fraction(max(low)))), **given})
+    return claims
 
 
 def _sealed(made: Proof) -> Proof:
@@ -314,10 +363,11 @@ def _of_norm(low: list[list[Fraction]], up: list[list[Fraction]]) -> list[Proof]
     signs = [[1 if low[i][j] + up[i][j] >= 0 else -1 for j in n] for i in n]
     least = [sum(low[i][j] if signs[i][j] > 0 else -up[i][j] for j in n) for i in n]
     row = max(n, key=lambda i: least[i])
-    return [
-        {"claim": "norm at most", "number": str(_up(Fraction(most)))},
-        {"claim": "norm at least", "number": str(_down(Fraction(least[row]))), "row": row, "signs": signs[row]},
-    ]
+    claims: list[Proof] = [{"claim": "norm at most", "number": str(_up(Fraction(most)))}]
+    if least[row] > 0:
+        number = str(_down(Fraction(least[row])))
+        claims.append({"claim": "norm at least", "number": number, "row": row, "signs": signs[row]})
+    return claims
 
 
 def _of_radius(low: list[list[Fraction]], up: list[list[Fraction]]) -> list[Proof]:

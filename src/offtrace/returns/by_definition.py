@@ -70,7 +70,7 @@ def _power(x: Decimal, κ: Decimal) -> Decimal:
 
 
 def _betas(
-    trace: tr.Trace, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal], pair: list[int], lam_t: Row
+    trace: tr.Trace, pi: list[Decimal], mu: list[Decimal], rho: list[Decimal], pair: list[int], held: Row
 ) -> list[Decimal]:
     """β of the history's first pair, of its first two, and so on."""
     n = len(rho)
@@ -92,7 +92,7 @@ def _betas(
         case tr.WatkinsQ():
             return _products(λ if float(pi[i]) == 1 else Decimal(0) for i in later)  # π of the greedy policy
         case tr.VariableLambda():
-            return _products(Decimal(float(lam_t[i])) * rho[i] for i in later)
+            return _products(Decimal(float(held[i])) * rho[i] for i in later)
         case tr.QSigma():
             σ = Decimal(trace.sigma)
             return _products(λ * (σ * rho[i] + (1 - σ) * pi[i]) for i in later)
@@ -113,6 +113,9 @@ def _betas(
             return [ONE] + [decays[i] * min(d[min(i, len(d)) - 1], x[i]) for i in later]
         case tr.HistoryBounded():
             return _clipped((rho[i] for i in later), (Decimal(trace.bound) for _ in later))
+        case tr.DiscountedBound():
+            γ, C = Decimal(trace.gamma), _decimals(held if trace.shape else [trace.bound] * n)
+            return _clipped((rho[i] for i in later), (C[i] / γ**i for i in later))
         case tr.FlattenedIS():
             κ, C = Decimal(trace.kappa), Decimal(trace.bound)
             return _clipped((_power(rho[i], κ) for i in later), (C for _ in later))
@@ -162,11 +165,22 @@ def beta(
     mu: Sequence[float],
     rho: Sequence[float],
     pair: Sequence[int],
-    lam_t: Row = (),
+    held: Row = (),
 ) -> float:
-    """β of a history of t + 1 state-action pairs, the first being the start; `lam_t` are the λ's of VariableLambda."""
-    β = _betas(trace, _decimals(pi), _decimals(mu), _decimals(rho), list(pair), lam_t)
+    """β of a history of t + 1 state-action pairs, the first being the start; `held` is what the rule holds for each step."""
+    β = _betas(trace, _decimals(pi), _decimals(mu), _decimals(rho), list(pair), held)
     return float(_within_horizon(trace, β)[-1])
+
+
+def _held_by(trace: tr.Trace, T: int) -> Row:
+    """What the rule holds for each step: the λ's of VariableLambda, the bounds of DiscountedBound."""
+    match trace:
+        case tr.VariableLambda():
+            return trace.lam
+        case tr.DiscountedBound() if trace.shape:
+            return trace.bound
+        case _:
+            return [math.nan] * T
 
 
 @lru_cache(maxsize=4096)
@@ -189,7 +203,7 @@ def _matrix(
     rho = [_e_to(x - y) if ok and x == x and y == y else NOTHING for x, y, ok in both]
     if trace.needs_greedy and greedy is not None:
         pi = [Decimal(bool(g)) for g in greedy]
-    lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
+    held = _held_by(trace, T)
 
     βs = []
     for k in range(T):
@@ -199,7 +213,7 @@ def _matrix(
             if terminated[end - 1] or truncated[end - 1]:
                 break
         here = slice(k, end)
-        β = _betas(trace, pi[here], mu[here], rho[here], pair[here], lam_t[here]) if end > k else []
+        β = _betas(trace, pi[here], mu[here], rho[here], pair[here], held[here]) if end > k else []
         βs.append(_within_horizon(trace, β))
     return βs
 
@@ -259,11 +273,11 @@ def weights(
     rho = {t: _e_to(x - y) if (x := logs[0][t]) == x and (y := logs[1][t]) == y else NOTHING for t in decisions}
     if trace.needs_greedy and greedy is not None:
         pi = {t: Decimal(bool(greedy[t])) for t in decisions}
-    lam_t = trace.lam if isinstance(trace, tr.VariableLambda) else [math.nan] * T
+    held = _held_by(trace, T)
 
     def betas(of: list[int]) -> list[Decimal]:
         """β after each of these actions, of a trace that starts before the first of them."""
-        pairs, λ = [-1] * (len(of) + 1), [math.nan, *(lam_t[t] for t in of)]
+        pairs, λ = [-1] * (len(of) + 1), [math.nan, *(held[t] for t in of)]
         π, μ, ρ = ([NOTHING, *(p[t] for t in of)] for p in (pi, mu, rho))
         return _within_horizon(trace, _betas(trace, π, μ, ρ, pairs, λ))
 

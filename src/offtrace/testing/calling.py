@@ -140,7 +140,7 @@ class Estimator:
             (lambda: self._given(self._laid_out(stacked("gamma")))) if self.by_step else lambda: float(gamma[0])
         )
         for field in fields(rule):
-            if field.name != "horizon":
+            if field.name not in ("horizon", "gamma"):  # gamma is that of the task, also where a rule has its own
                 made[field.name] = lambda name=field.name: self._number(getattr(rule, name))
         return made
 

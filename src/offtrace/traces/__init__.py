@@ -5,7 +5,14 @@ from offtrace.traces.custom import History, HistoryTrace, Step, StepTrace, count
 from offtrace.traces.per_decision import ImportanceSampling, OneStep, QLambda, Retrace, TreeBackup, VTrace, WatkinsQ
 from offtrace.traces.per_decision_families import ABQ, AlphaRetrace, CTrace, QSigma, VariableLambda
 from offtrace.traces.registry import register, rules, trace
-from offtrace.traces.trajectory_aware import RBIS, FlattenedIS, HistoryBounded, NonMarkovRetrace, TruncatedIS
+from offtrace.traces.trajectory_aware import (
+    RBIS,
+    DiscountedBound,
+    FlattenedIS,
+    HistoryBounded,
+    NonMarkovRetrace,
+    TruncatedIS,
+)
 from offtrace.traces.uncorrected import NStep, PengQ
 
 __all__ = [
@@ -14,6 +21,7 @@ __all__ = [
     "RBIS",
     "AlphaRetrace",
     "CTrace",
+    "DiscountedBound",
     "Factors",
     "FlattenedIS",
     "History",

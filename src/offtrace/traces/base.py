@@ -21,8 +21,10 @@ from types import FunctionType
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from offtrace.traces import pytrees, symbols
+from offtrace.trajectory import first_index, spell
 
 INFINITY = float("inf")
 
@@ -365,6 +367,17 @@ def number(name: str, value: object, low: float, high: float) -> Numbers:
     if not low <= value <= high:
         raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}")
     return value
+
+
+def for_each_step(name: str, values: ArrayLike, high: float) -> np.ndarray:
+    """Numbers in [0, high], one for each step of a trajectory, as an array that is not changed any more."""
+    array = np.array(values, np.float64)
+    bad = (array < 0) | (array > high)  # NaN may stand where the trajectory is padding
+    if not array.ndim or bad.any():
+        what = f"{array[at := first_index(bad)]} at index {spell(at)}" if array.ndim else f"{values!r}, one number"
+        raise ValueError(f"{name} must hold a number in [0, {high:g}] for each step, got {what}")
+    array.flags.writeable = False
+    return array
 
 
 def option(name: str, value: Any, low: float, high: float) -> Numbers:

@@ -10,9 +10,19 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from offtrace.traces.base import INFINITY, Math, Numbers, Range, Sweep, ThreeFactors, Trace, number, whole
+from offtrace.traces.base import (
+    INFINITY,
+    Math,
+    Numbers,
+    Range,
+    Sweep,
+    ThreeFactors,
+    Trace,
+    for_each_step,
+    number,
+    whole,
+)
 from offtrace.traces.registry import register
-from offtrace.trajectory import first_index, spell
 
 
 @register
@@ -46,13 +56,7 @@ class VariableLambda(Trace):
         _ = self.traced
         if type(self.lam).__module__.startswith("jax."):
             return  # under JAX it only stands for an array
-        lam = np.array(self.lam, np.float64)
-        bad = (lam < 0) | (lam > 1)  # NaN may stand where the trajectory is padding
-        if not lam.ndim or bad.any():
-            what = f"{lam[at := first_index(bad)]} at index {spell(at)}" if lam.ndim else f"{self.lam!r}, one number"
-            raise ValueError(f"lam must hold a λ in [0, 1] for each step, got {what}")
-        lam.flags.writeable = False
-        self._set("lam", lam)
+        self._set("lam", for_each_step("lam", self.lam, 1.0))
 
     @property
     def shape(self) -> tuple[int, ...] | None:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
-from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, number
+import numpy as np
+
+from offtrace.traces.base import INFINITY, Math, Numbers, ThreeFactors, Trace, for_each_step, number
 from offtrace.traces.pytrees import STATIC
 from offtrace.traces.registry import register
+
+
+class HoldsAnArray:
+    """A fact of a rule: whether its `bound` is an array, one number for each step. Of the class it is False."""
+
+    def __get__(self, rule: DiscountedBound | None, cls: type) -> bool:
+        return rule is not None and rule.shape is not None
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,74 @@ class HistoryBounded(TrajectoryAware):
     @staticmethod
     def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, bound: Numbers) -> ThreeFactors:
         return 1.0, rho, bound
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class DiscountedBound(TrajectoryAware):
+    """β_t = min(C γ^{-t}, β_{t-1} ρ_t), C = `bound`: a recursive cap on the *discounted* trace γ^t β_t.
+
+    No rule that keeps the recursive condition contracts more on average for its variance, where C is the right number for each
+    pair (`operators.frontier`): then `bound` is an array of the trajectory's shape, or [S, A] on an MDP. `gamma` is the
+    discount of the task.
+
+    >>> import numpy as np, offtrace as ot
+    >>> # decay, ratio, cap: π = 0.5, μ = 0.25
+    >>> print(*ot.DiscountedBound(bound=1.5, gamma=0.5).normal_form(np, 0.5, 0.25, 2.0))
+    2.0 1.0 1.5
+    """
+
+    bound: Numbers = 1.0
+    gamma: float = 0.99
+
+    title: ClassVar = "Discounted bound"
+    formula: ClassVar = "min(C γ^{-t}, β_{t-1} ρ_t), C = bound"
+    aliases: ClassVar = ("discounted-bound", "variance-optimal trace")
+    per_step: ClassVar = HoldsAnArray()  # pyright: ignore[reportAssignmentType]
+    recursive: ClassVar = True
+    recursive_condition: ClassVar = True
+    proven: ClassVar = (
+        "no rule with the recursive condition has less variance for its mean contraction, if C is that of the pair"
+    )
+    citation: ClassVar = "this library: docs/theory.md, The efficient frontier"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        gamma = number("gamma", self.gamma, 0.0, 1.0)
+        if gamma == 0.0:
+            raise ValueError("gamma must lie in (0, 1], got 0.0")
+        self._set("gamma", gamma)
+        if not np.ndim(self.bound):
+            self._set("bound", number("bound", self.bound, 0.0, sys.float_info.max))
+        elif not type(self.bound).__module__.startswith("jax."):
+            self._set("bound", for_each_step("bound", self.bound, sys.float_info.max))
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        return tuple(np.shape(self.bound)) or None
+
+    def mapped(self, function: Callable[[Numbers], Numbers]) -> DiscountedBound:
+        return replace(self, bound=function(self.bound)) if self.shape else self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DiscountedBound) or (self.gamma, self.horizon) != (other.gamma, other.horizon):
+            return False
+        return self is other or (not self.shape and not other.shape and self.bound == other.bound)
+
+    def __hash__(self) -> int:
+        return id(self) if self.shape else hash((self.bound, self.gamma, self.horizon))
+
+    @classmethod
+    def examples(cls) -> tuple[Self, ...]:
+        return cls(bound=0.8, gamma=0.9), cls(bound=3.0, gamma=0.95), cls(bound=0.0)
+
+    @classmethod
+    def typical(cls) -> tuple[Self, ...]:
+        return (cls(bound=1.0, gamma=0.95),)
+
+    @staticmethod
+    def factors(xp: Math, pi: Numbers, mu: Numbers, rho: Numbers, bound: Numbers, gamma: Numbers) -> ThreeFactors:
+        return 1.0 / gamma, gamma * rho, bound
 
 
 class HasCap:

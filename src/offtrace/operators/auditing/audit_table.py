@@ -36,7 +36,11 @@ class Row:
     """What was computed."""
     decided_by: str
     """The MDP that decides it: a call of `offtrace.mdps`, or what was tried."""
+    computed_by: str
+    """The function of `operators/auditing/claims` that decides it: `module.function`."""
     seconds: float
+    proofs: tuple[str, ...] = ()
+    """The names of its proofs, which `offtrace audit --proofs FOLDER` writes; empty where none was asked for or there is none."""
     verified: tuple[str, ...] = ()
     """What another program has verified of it, if that was asked for; empty where there is no proof of its form."""
 
@@ -70,11 +74,13 @@ def audit(
                 refuted, numbers, decided_by, proposals = decide()
                 made = [propose() for propose in proposals] if check or proofs else []
             verified = tuple(sentence for each in made for sentence in check_proof.check(each))
+            names = tuple(f"{i + 1:02}-{j + 1}.json" for j in range(len(made)))
             if proofs is not None:
-                for j, each in enumerate(made):
-                    write(proofs / f"{i + 1:02}-{j + 1}.json", each)
+                for name, each in zip(names, made, strict=True):
+                    write(proofs / name, each)
             spent = round(time.perf_counter() - began, 3)
-            rows.append(Row(statement, where, REFUTED if refuted else HOLDS, numbers, decided_by, spent, verified))
+            verdict, by = REFUTED if refuted else HOLDS, f"{decide.__module__.rpartition('.')[2]}.{decide.__name__}"
+            rows.append(Row(statement, where, verdict, numbers, decided_by, by, spent, names, verified))
         tell(total, total, "")
     return rows
 
@@ -91,14 +97,15 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "",
         "Made by `offtrace audit --markdown`: every row is computed, none is stored. *Holds on everything tried* is not a proof.",
         "",
-        "| statement | in the paper | verdict | numbers | decided by |",
-        "|---|---|---|---|---|",
+        "| statement | in the paper | verdict | numbers | decided by | computed by; proofs |",
+        "|---|---|---|---|---|---|",
     ]
     for row in rows:
         texts = (row.statement, row.where, row.numbers, row.decided_by)
         statement, where, numbers, decided_by = (text.replace("|", "\\|").replace("*", "\\*") for text in texts)
         verdict = f"**{row.verdict}**" if row.refuted else row.verdict
-        lines.append(f"| {statement} | {where} | {verdict} | {numbers} | {decided_by} |")
+        by = "; ".join([f"`{row.computed_by}`", *([", ".join(row.proofs)] if row.proofs else [])])
+        lines.append(f"| {statement} | {where} | {verdict} | {numbers} | {decided_by} | {by} |")
     return "\n".join(lines) + "\n"
 
 

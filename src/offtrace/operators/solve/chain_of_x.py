@@ -105,26 +105,34 @@ class Sweeper:
         self._prepare()
 
     def _start(self, shape: tuple[int, int, int], more: More) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """H ≤ x · (no cap acts at all), and H ≤ (every read-out is at its cap)."""
+        """H ≤ x · (no cap acts at all), H ≤ (every read-out is at its cap), and H ≤ √x · (since min(p, q) ≤ √(p q))."""
         s = self.setting
         self.unclipped = self.at_cap = np.zeros((s.S, shape[2]))
         if not self.endless:
             return np.zeros(shape), np.zeros(shape), np.full((s.pairs, shape[2]), np.inf)
         cap = np.minimum(s.cap, self.cut).reshape(-1, 1)
         unclipped = self._before(s.decay * s.ratio, self.M + more[0])
-        at_cap = np.full_like(unclipped, np.inf)
+        at_cap = between = np.full_like(unclipped, np.inf)
         if np.isfinite(cap).all():
             at_cap = self._before(s.decay, cap * self.M + more[1])
+            between = self._before(s.decay * np.sqrt(s.ratio), np.sqrt(cap) * (self.M + more[0]))
         self.unclipped, self.at_cap = unclipped, at_cap
-        if not np.isfinite(np.minimum(unclipped, at_cap)).all():
+        if not np.isfinite(np.minimum(np.minimum(unclipped, at_cap), between)).all():
             raise closed_form.Divergent(
                 f"{s.trace.title}: neither its cap nor its ratios keep Σγ^tβ_t finite on this MDP"
             )
+        x = self.grid[None, :, None]
+        root = np.sqrt(np.maximum(x, self.grid[1]))  # at x = 0 the line of the next node
         with np.errstate(invalid="ignore"):  # 0·∞ where there is no slope
-            sloped = self.grid[None, :, None] * unclipped[:, None, :]
-        better = (sloped <= at_cap[:, None, :]) & np.isfinite(unclipped[:, None, :])
-        high = np.where(better, sloped, at_cap[:, None, :])
-        slope = np.where(better, unclipped[:, None, :], 0.0)
+            lines = [
+                (x * unclipped[:, None, :], unclipped[:, None, :]),
+                (at_cap[:, None, :] + 0 * x, 0 * x),
+                (between[:, None, :] * 0.5 * (root + x / root), between[:, None, :] * 0.5 / root),
+            ]
+        high, slope = np.full(shape, np.inf), np.zeros(shape)
+        for value, rise in lines:
+            better = (value <= high) & np.isfinite(value) & np.isfinite(rise)
+            high, slope = np.where(better, value, high), np.where(better, rise, slope)
         top: np.ndarray = s.gamma * np.asarray(s.P @ np.where(np.isfinite(at_cap), at_cap, 0.0))
         return high, slope, top if np.isfinite(at_cap).all() else np.full_like(top, np.inf)
 

@@ -47,7 +47,8 @@ def searched(*traces: ot.Trace) -> Found:
         )
         said.append(f"{trace.title}, λ = {getattr(trace, 'lam', 1.0):g}: {seen} in {found.tried:,} MDPs")
         refuted |= found.found
-    return Found(refuted, "; ".join(said), "falsify: 3 states, 2 actions, γ = 0.98")
+    shown = tuple(partial(proof, trace, *powers_of_two()) for trace in traces)
+    return Found(refuted, "; ".join(said), "falsify: 3 states, 2 actions, γ = 0.98", shown)
 
 
 @claim("Tree Backup and Retrace converge for arbitrary π and μ (evaluation)", "Section 2.2")
@@ -58,7 +59,9 @@ def _per_decision() -> Found:
 @claim("Retrace does not cut on-policy: at λ = 1 its rate is that of importance sampling, 0", "Section 2.2")
 def _retrace_on_policy() -> Found:
     worst = max(Operator(ot.Retrace(), m, target=mu, behavior=mu).contraction.upper for m, _, mu in battery())
-    return Found(worst > 1e-6, f"largest ‖Z‖ = {worst:.1e}", f"{len(battery())} random MDPs, π = μ")
+    mdp, pi, _ = powers_of_two()
+    shown = (partial(proof, ot.Retrace(), mdp, pi, pi),)
+    return Found(worst > 1e-6, f"largest ‖Z‖ = {worst:.1e}", f"{len(battery())} random MDPs, π = μ", shown)
 
 
 @claim("Non-Markov Retrace converges (evaluation)", "Section 4.3")

@@ -108,7 +108,8 @@ def _recursive_condition() -> Found:
         excess = max(excess, op.contraction.lower - op.mdp.gamma)
         tried += 1
     numbers = f"{tried} operators: largest ‖Z‖ − γ = {excess:.1e}, smallest entry of Z = {least:.1e}"
-    return Found(excess > 1e-9 or least < -1e-9, numbers, f"{len(battery())} random MDPs × {len(traces)} traces")
+    shown = tuple(partial(proof, trace, *battery()[0]) for trace in (ot.TreeBackup(), ot.Retrace(0.9)))
+    return Found(excess > 1e-9 or least < -1e-9, numbers, f"{len(battery())} random MDPs × {len(traces)} traces", shown)
 
 
 @claim("β = 0 has the rate γ (TD(0)); β = ∏ρ has the rate 0 (importance sampling)", "Section 3.1, remarks")
@@ -121,9 +122,9 @@ def _extremes() -> Found:
         f"one-step: largest |‖Z‖ − γ| = {one:.1e}; importance sampling: largest ‖Z‖ = {all_of_it:.1e}. It takes μ > 0 where "
         f"π > 0: with π = (½, ½), μ = (1, 0), ‖Z‖ = {missed}"
     )
-    return Found(
-        one > 1e-6 or all_of_it > 1e-6, numbers, f"{len(battery())} random MDPs; one_state_two_actions(gamma=0.9)"
-    )
+    shown = partial(proof, ot.OneStep(), *alternating()), partial(proof, ot.ImportanceSampling(), *alternating())
+    where = f"{len(battery())} random MDPs; one_state_two_actions(gamma=0.9)"
+    return Found(one > 1e-6 or all_of_it > 1e-6, numbers, where, shown)
 
 
 @claim("the spectrum of convergent algorithms includes the examples of Section 2.2", "Section 3.1, remarks")

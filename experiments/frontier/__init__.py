@@ -1,0 +1,1 @@
+"""Does contraction for its variance predict how fast a rule learns?"""
