@@ -59,12 +59,14 @@ def _therapy() -> Problem:
 
     def reset(rng: Rng, n: int) -> Array:
         severity = rng.gamma(3.0, 0.5, n)
-        return np.column_stack([severity, rng.random(n), severity + 0.5 * rng.normal(size=n), 1.0 * (rng.random(n) < 0.7)])
+        return np.column_stack(
+            [severity, rng.random(n), severity + 0.5 * rng.normal(size=n), (rng.random(n) < 0.7).astype(np.float64)]
+        )
 
     def step(h: Array, a: Ints, rng: Rng) -> Step:
         severity, habit = h[:, 0], h[:, 1]
         habit = np.clip(habit + np.where(a == 1, 0.12, -0.03) - np.where(a == 2, 0.05, 0.0), 0, 1)
-        takes = 1.0 * (rng.random(len(h)) < 0.25 + 0.7 * habit)
+        takes = (rng.random(len(h)) < 0.25 + 0.7 * habit).astype(np.float64)
         severity = np.maximum(severity + 0.1 * rng.normal(size=len(h)) + 0.08 - takes * np.where(a == 2, 0.45, 0.22), 0)
         reward = -0.5 * severity - np.choose(a, [0.0, 0.05, 0.25])
         return (
@@ -108,7 +110,7 @@ def _sessions() -> Problem:
 
     def reset(rng: Rng, n: int) -> Array:
         users = -(-n // 5)
-        user = np.column_stack([1.0 * rng.integers(0, 4, users), rng.normal(0, 0.8, users)])
+        user = np.column_stack([rng.integers(0, 4, users).astype(np.float64), rng.normal(0, 0.8, users)])
         return np.repeat(user, 5, axis=0)[:n]
 
     def step(h: Array, a: Ints, rng: Rng) -> Step:
