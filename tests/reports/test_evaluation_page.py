@@ -17,7 +17,7 @@ from logs import settings
 from offtrace import cli, mdps, reports
 from offtrace.logs import Problem, ReadReport, Result, evaluate, simulate
 from offtrace.logs.checks import Check
-from offtrace.logs.diagnosis import gaps_of
+from offtrace.logs.description import describe
 from offtrace.reports.logs import evaluation_page, figures
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -114,14 +114,13 @@ def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
     assert EVIL not in text
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!#)|@import|url\((?!#)|fetch\(', text)
     result = results["good"]
-    gaps = gaps_of(result.logs, result.policy)
-    assert (gaps[0].state, gaps[0].action) == (EVIL, 0)
-    assert gaps[0].visits == np.count_nonzero(result.logs.state == 2)
-    assert sum(gap.share for gap in gaps) == pytest.approx(result.diagnosis.outside) == pytest.approx(gaps[0].share)
-    assert "Nowhere" in files["without_mu"].read_text(encoding="utf-8")
+    target = describe(result.logs, result.policy).target
+    assert target is not None
+    assert target.first_unseen[0] == f"({EVIL!r}, 0)"
+    assert target.first_unseen[0] in html.unescape(text)
+    assert "0 % of what the target policy does" in html.unescape(files["without_mu"].read_text(encoding="utf-8"))
     assert "Not known, since μ is not" in files["without_mu"].read_text(encoding="utf-8")
-    features = results["of_features"]
-    assert [(g.state, g.action, g.share) for g in gaps_of(features.logs, features.policy)] == [(None, 3, 0.25)]
+    assert results["of_features"].diagnosis.outside == 0.25
 
 
 def test_only_intervals_contradict(results: dict[str, Result]) -> None:

@@ -97,7 +97,7 @@ class OfFit:
 
     def support(self, evidence: Evidence, row: Row) -> Check | None:
         """How much of π's discounted way leaves the data."""
-        share = way_out(evidence).share
+        share, _ = way_out(evidence)
         if not share:
             return None
         where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,46 +60,6 @@ def overlap_of(evidence: Evidence) -> tuple[Overlap, ...]:
         Overlap(name, int(logged[a]), float(logged[a] / steps), float(wanted[a] / steps), float(effective[a]))
         for a, name in enumerate(logs.names("actions"))
     )
-
-
-@dataclass(frozen=True)
-class Gap:
-    """An action of the target policy that was never logged in a state (for features: never at all)."""
-
-    state: int | str | None
-    """Its name in the source, or its id; None for features."""
-    action: int | str
-    probability: float
-    """π(a|s); for features, its mean over the logged states."""
-    visits: int
-    """So many steps were logged in this state."""
-    share: float
-    """Of all that the target policy does at logged states; over all gaps the sum is `Diagnosis.outside`."""
-
-
-def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
-    """Where the target policy leaves the data, what matters most first."""
-    if logs.continuous:
-        return []
-    actions = logs.names("actions")
-    if policy.table is None:
-        never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
-        sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
-        means = np.sum(sums, axis=0) / len(logs)
-        gaps = [
-            Gap(None, actions[a], float(p), len(logs), float(p))
-            for a, p in zip(never.tolist(), means, strict=True)
-            if p
-        ]
-        return sorted(gaps, key=lambda gap: -gap.share)
-    logged = logs.counts
-    share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
-    states = logs.names("states")
-    order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
-    return [
-        Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))
-        for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
-    ]
 
 
 def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson: Conservative | None) -> Iterator[str]:

@@ -113,10 +113,10 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
     """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
     less = more = 1e-8 * abs(row.estimate) + 1e-12
     if entry.operator is not None and evidence.logs.tabular and (evidence.model is None or evidence.step is not None):
-        out = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
-        if out.share:
-            less += out.taken_for - out.share * evidence.allowed.least
-            more += out.share * evidence.allowed.most - out.taken_for
+        share, taken_for = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
+        if share:
+            less += taken_for - share * evidence.allowed.least
+            more += share * evidence.allowed.most - taken_for
     if entry.family == IMPORTANCE and (left := beyond_cuts(evidence)):  # what is left out may be worth what can be
         less -= left * evidence.allowed.least
         more += left * evidence.allowed.most
