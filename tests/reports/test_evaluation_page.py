@@ -118,7 +118,7 @@ def test_what_was_read_where_the_target_leaves_it_and_no_name_breaks_the_page(
     assert target is not None
     assert target.first_unseen[0] == f"({EVIL!r}, 0)"
     assert target.first_unseen[0] in html.unescape(text)
-    assert "0 % of what the target policy does" in html.unescape(files["without_mu"].read_text(encoding="utf-8"))
+    assert "0% of what the target policy does" in html.unescape(files["without_mu"].read_text(encoding="utf-8"))
     assert "Not known, since μ is not" in files["without_mu"].read_text(encoding="utf-8")
     assert results["of_features"].diagnosis.outside == 0.25
 
