@@ -166,7 +166,7 @@ def few(episodes: int) -> float:
 def markov(evidence: Evidence, row: Row) -> Check | None:
     """Whether the states hide something, of an estimator that takes them to be Markov."""
     tested = evidence.hidden_states
-    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
+    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.significant)
 
 
 def rests_on(evidence: Evidence, row: Row) -> Check | None:

@@ -35,7 +35,7 @@ def needs_lambda(evidence: Evidence) -> str | None:
     if isinstance(evidence.model, Regressor):
         return None
     tested = evidence.hidden_states
-    if tested is not None and tested.found:
+    if tested is not None and tested.significant:
         return tested.words
     value = _value_of_behavior(evidence, evidence.sampled.trace)
     if not evidence.observed.missed_by(value):
@@ -55,7 +55,7 @@ def chosen_trace(evidence: Evidence, lambdas: Sequence[float] = LAMBDAS) -> Trac
     if not sound:
         return traces[0]
     hidden = evidence.hidden_states
-    if hidden is not None and hidden.found:
+    if hidden is not None and hidden.significant:
         anchor = _weighted_doubly_robust(evidence)
         return sound[0][0] if anchor is None else min(sound, key=lambda each: abs(each[1] - anchor))[0]
     halves = [WIDTH * error + 1e-8 * abs(value) for _, value, error in sound]  # on deterministic data: rounding

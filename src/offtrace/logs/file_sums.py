@@ -162,12 +162,12 @@ class Passes:
 
     def __init__(self, files: tuple[Path, ...], each: Map, question: Question, bar: ProgressBar | None) -> None:
         self.files, self.each, self.question, self.bar = files, each, question, bar
-        self.made = 0
+        self.count = 0
 
     def over(self, work: Callable[..., Any], *given: object) -> Any:
         """Σ over all files of `work(file, question, *given)`."""
         total = added(self._shown(self.each(work, self.files, self.question, *given)))
-        self.made += 1
+        self.count += 1
         return total
 
     def total(self, basis: Table | Linear) -> Callable[..., np.ndarray]:
@@ -177,5 +177,5 @@ class Passes:
     def _shown(self, parts: Iterable[Any]) -> Iterable[Any]:
         for done, part in enumerate(parts, 1):
             if self.bar is not None:
-                self.bar.show(done, len(self.files), f"sweep {self.made + 1}: {done:,} of {len(self.files):,} files")
+                self.bar.show(done, len(self.files), f"sweep {self.count + 1}: {done:,} of {len(self.files):,} files")
             yield part

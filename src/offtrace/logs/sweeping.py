@@ -205,7 +205,7 @@ def _swept(
         observed_error=float(np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))),
         steps=int(steps),
         episodes=int(episodes),
-        sweeps=passes.made,
+        sweeps=passes.count,
         **more,
     )
 
