@@ -82,12 +82,12 @@ def test_what_the_density_is_given_as_does_not_matter(tmp_path: Path) -> None:
     log_pi = log_density(TARGET, 0.5, logs.state, logs.action)
     function = Density(lambda s, a: log_density(TARGET, 0.5, s, a))
     options = {**ARGUMENTS, "estimators": ["per-decision IS", "weighted IS"]}
-    by_function, by_array = evaluate(logs, function, **options), evaluate(logs, Density(log_pi), **options)
+    by_function = evaluate(logs, function, **options)
     written = frame_of(logs).with_columns(lp=pl.Series(log_pi))
     columns = replace(COLUMNS, log_pi="lp")
     by_column = evaluate(read(written, columns=columns), None, **options)
     shuffled = evaluate(read(written.sample(fraction=1.0, shuffle=True, seed=0), columns=columns), None, **options)
-    for other in (by_array, by_column, shuffled):
+    for other in (by_column, shuffled):
         assert other["weighted IS"].estimate == pytest.approx(by_function["weighted IS"].estimate, rel=1e-12)
     row = by_function["weighted IS"]
     episodes = by_formula.episodes_of(replace(logs, terminated=logs.truncated), log_pi)
@@ -102,8 +102,12 @@ def test_what_the_density_is_given_as_does_not_matter(tmp_path: Path) -> None:
         evaluate(logs, function, **{**ARGUMENTS, "estimators": ["doubly robust"]})
     with pytest.raises(ValueError, match="there is no Q of this result"):
         by_function.q(logs.state, logs.action)
-    with pytest.raises(ValueError, match=r"rows were sorted, dropped .* Columns\(log_pi=…\)"):
-        evaluate(read(written.reverse(), columns=COLUMNS), Density(log_pi), **options)
+    drawn = Density(None, sample=density(TARGET, 0.5).sample)
+    assert evaluate(read(written, columns=columns), drawn, **options)["weighted IS"].estimate == pytest.approx(
+        evaluate(logs, density(TARGET, 0.5), **options)["weighted IS"].estimate, rel=1e-9
+    )
+    with pytest.raises(ValueError, match=r"the logs have no column log_pi"):
+        evaluate(logs, drawn, **options)
 
 
 def test_ratios_of_one_give_what_was_observed() -> None:
@@ -178,7 +182,7 @@ def test_errors_say_what_is_lacking_and_what_to_do() -> None:
         (None, {}, r"or None if the logs have a column log_pi"),
         (Density(lambda s, a: a), {}, r"log densities of shape \(60, 2\) for 60 steps"),
         (Density(lambda s, a: a[:, 0] * np.nan), {}, "NaN or \\+∞, at step 0"),
-        (Density(np.zeros(3)), {}, r"log_pi gave log densities of shape \(3,\) for 60 steps"),
+        (Density(np.zeros(3)), {}, r"log_pi must be a function"),  # pyright: ignore[reportArgumentType]
         (Density(lambda s, a: np.full(len(s), -np.inf)), {}, "density 0 at all 60 logged actions"),
         (Deterministic(lambda s: s[:, 0]), {}, r"actions of shape \(60,\) for 60 states: they must be \[n, k\] = \(60, 2\)"),
         (Deterministic(lambda s: s, bandwidth=-1.0), {}, "bandwidth must be a number above 0, or one for each of the 2"),

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from offtrace._shared.number_text import count, interval, number, percent
-from offtrace.logs.fit import Fit, Regressed, fit
+from offtrace.logs.fit import Fit, Regressed
 from offtrace.logs.importance import Weights, worth
-from offtrace.logs.on_policy import first_values, on_policy
+from offtrace.logs.on_policy import value_of_behavior
 from offtrace.logs.support import way_out
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class OfFit:
         mine, seen = self.fit(evidence).sampled, evidence.observed
         if mine.trace.needs_greedy:  # μ is not greedy
             return None
-        operator = on_policy(mine.trace, mine.logs, evidence.gamma)
-        value = float(first_values(fit(operator, evidence.model)).mean())
+        value = evidence.direct_of_behavior if mine is evidence.one_step else value_of_behavior(mine, evidence.model)
         words = (
             f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
         )

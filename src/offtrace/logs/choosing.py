@@ -22,7 +22,7 @@ from offtrace.logs.checks import few
 from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import Regressor, fit
 from offtrace.logs.importance import Weighting, weighted_per_decision
-from offtrace.logs.on_policy import first_values, on_policy
+from offtrace.logs.on_policy import value_of_behavior
 from offtrace.traces import RBIS, Trace
 
 LAMBDAS = (1.0, 0.95, 0.8, 0.5)
@@ -37,7 +37,7 @@ def needs_lambda(evidence: Evidence) -> str | None:
     tested = evidence.hidden_states
     if tested is not None and tested.significant:
         return tested.words
-    value = _value_of_behavior(evidence, evidence.sampled.trace)
+    value = evidence.direct_of_behavior
     if not evidence.observed.missed_by(value):
         return None
     return f"with λ = 0 the model finds V(μ) = {number(value)}, and {number(evidence.observed.estimate)} was observed"
@@ -48,9 +48,10 @@ def chosen_trace(evidence: Evidence, lambdas: Sequence[float] = LAMBDAS) -> Trac
     traces = [RBIS(lam=lam) for lam in lambdas]
     sound: list[tuple[Trace, float, float]] = []  # with its estimate and standard error
     for trace in traces:
-        value, x = evidence.value_of(fit(replace(evidence.sampled, trace=trace), evidence.model))
+        sampled = replace(evidence.sampled, trace=trace)
+        value, x = evidence.value_of(fit(sampled, evidence.model))
         error = float(x.std() / np.sqrt(len(x)))
-        if np.isfinite(error) and not evidence.observed.missed_by(_value_of_behavior(evidence, trace)):
+        if np.isfinite(error) and not evidence.observed.missed_by(value_of_behavior(sampled, evidence.model)):
             sound.append((trace, value, error))
     if not sound:
         return traces[0]
@@ -75,11 +76,6 @@ def last_in_common(intervals: Sequence[tuple[float, float]]) -> int:
         if low > high:
             return i - 1
     return len(intervals) - 1
-
-
-def _value_of_behavior(evidence: Evidence, trace: Trace) -> float:
-    """V̂(μ) by a trace."""
-    return float(first_values(fit(on_policy(trace, evidence.sampled.logs, evidence.gamma), evidence.model)).mean())
 
 
 def _weighted_doubly_robust(evidence: Evidence) -> float | None:

@@ -15,7 +15,6 @@ from offtrace.logs.container import Logs
 from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_policy
 from offtrace.logs.reading.problems import ReadReport
-from offtrace.logs.real_actions import with_log_pi
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -147,7 +146,6 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def _coverage(logs: Logs, target: object) -> Coverage:
-    logs = with_log_pi(target, logs)
     policy = as_policy(target, logs).for_logs(logs, 1.0)
     log_pi = np.concatenate([policy.log_taken(logs, piece) for piece in logs.pieces(PIECE)])
     never = np.flatnonzero(log_pi == -np.inf)

@@ -17,10 +17,9 @@ from offtrace.logs.horizon import WithStep, ends_by_horizon, fits_a_table
 from offtrace.logs.importance import Weights, weights
 from offtrace.logs.intervals import Range, range_of
 from offtrace.logs.markov_test import HiddenStates, hidden_states
-from offtrace.logs.on_policy import Observed, observed, on_policy
+from offtrace.logs.on_policy import Observed, observed, on_policy, value_of_behavior
 from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import Policy, as_policy
-from offtrace.logs.real_actions import with_log_pi
 from offtrace.logs.segments import of_episodes
 from offtrace.logs.starts import Starts
 from offtrace.traces import OneStep, Trace
@@ -86,6 +85,11 @@ class Evidence:
         return self.direct if self.sampled is self.one_step else fit(self.sampled, self.model)
 
     @cached_property
+    def direct_of_behavior(self) -> float:
+        """V̂(μ) by the direct method."""
+        return value_of_behavior(self.one_step, self.model)
+
+    @cached_property
     def crossed(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Q̂(s_t, a_t) and V̂(s_{t+1}) [N] and V̂(s_0) [E] of the direct method, each from a fit without its fold of episodes.
 
@@ -140,7 +144,6 @@ def gather(
     seed: int = 0,
 ) -> tuple[Evidence, Behavior]:
     """What estimators compute from, and where μ comes from; the arguments are those of `evaluate`."""
-    logs = with_log_pi(target, logs)
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     policy = policy.for_logs(logs, gamma)

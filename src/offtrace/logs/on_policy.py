@@ -84,6 +84,11 @@ def first_values(fitted: Fit | Regressed) -> NDArray[np.float64]:
     return np.asarray(fitted.at_steps[0][logs.first_steps])
 
 
+def value_of_behavior(sampled: Sampled, model: Model) -> float:
+    """V̂(μ) by the trace of this operator, on its logs."""
+    return float(first_values(fit(on_policy(sampled.trace, sampled.logs, sampled.gamma), model)).mean())
+
+
 @dataclass(frozen=True, eq=False)
 class Observed:
     """V(μ), the value of the policy that made the logs, as they have it."""
