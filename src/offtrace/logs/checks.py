@@ -22,6 +22,7 @@ import numpy as np
 from offtrace._shared.number_text import count, interval, number, percent
 from offtrace.logs.fit import Fit, Regressed
 from offtrace.logs.importance import Weights, worth
+from offtrace.logs.intervals import by_cluster
 from offtrace.logs.on_policy import value_of_behavior
 from offtrace.logs.support import way_out
 
@@ -136,7 +137,9 @@ class OfWeights:
         w = _weights(evidence)
         x = w.discounted_mean() if self.by_step else w.whole
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
+            mean = float(x.mean())
+            x = by_cluster(x[:, None], evidence.cluster)
+            error = float(x.std() / np.sqrt(len(x)))
         off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
         words = f"its weights have the mean {number(mean)}"
         if off:

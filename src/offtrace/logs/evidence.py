@@ -158,6 +158,7 @@ def gather(
         one_step = Sampled(OneStep(), with_step.logs, with_step.policy(policy), gamma)
         kind = with_step.table if kind is None else kind
     fitted = kind(one_step if policy.draws else on_policy(OneStep(), one_step.logs, gamma)) if callable(kind) else kind
+    clusters = _clusters(cluster, logs)
     evidence = Evidence(
         logs=logs,
         policy=policy,
@@ -166,12 +167,12 @@ def gather(
         one_step=one_step,
         sampled=one_step if trace is None else replace(one_step, trace=trace),
         weights=None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma),
-        observed=observed(one_step.logs, gamma, fitted, confidence, resamples, seed),
+        observed=observed(one_step.logs, gamma, fitted, clusters, confidence, resamples, seed),
         allowed=range_of(logs, gamma, rewards, longest),
         model=fitted,
         log_pi=log_pi,
         step=with_step,
-        cluster=_clusters(cluster, logs),
+        cluster=clusters,
         folds=folds,
         seed=seed,
     )
