@@ -22,7 +22,7 @@ from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import as_policy
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.sources import read
-from offtrace.logs.reading.tables import polars, scan
+from offtrace.logs.reading.tables import pl, scan
 from offtrace.traces import OneStep, Trace
 
 
@@ -99,7 +99,7 @@ def first(file: Path, question: Question) -> First:
     returns = logs.by_episode(question.gamma**logs.age * logs.reward)
     ids = None
     if (column := question.columns.episode) is not None:
-        ids = scan((file,)).select(polars().col(column).unique()).collect().to_series()
+        ids = scan((file,)).select(pl.col(column).unique()).collect().to_series()
     sums = np.array([logs.episodes, len(logs), returns.sum(), (returns**2).sum()])
     files = [(ids, float(logs.reward.min()), float(logs.reward.max()))]
     if not logs.tabular:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
 from offtrace.logs.reading.problems import LogsError
-from offtrace.logs.reading.tables import files_of, polars
+from offtrace.logs.reading.tables import files_of, pl
 
 T = TypeVar("T")
 RETRIES = 20
@@ -36,7 +36,6 @@ def files_in(source: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
 
 def check_episodes(files: Sequence[Path], ids: Sequence[Any], column: str) -> None:
     """Raise where two files have the same episode. `ids`: those of each file, a series of polars."""
-    pl = polars()
     frame = pl.concat([pl.DataFrame({"id": each}).with_columns(file=pl.lit(i)) for i, each in enumerate(ids)])
     twice = frame.group_by("id").agg("file").filter(pl.col("file").list.len() > 1).sort("id").head(1)
     if twice.height:

@@ -23,7 +23,7 @@ from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.reading.columns import NO_FLAG, NUMBERS, Columns, Names
 from offtrace.logs.reading.problems import LogsError
-from offtrace.logs.reading.tables import Table, polars
+from offtrace.logs.reading.tables import Table, pl
 
 if TYPE_CHECKING:
     from minari import MinariDataset
@@ -64,9 +64,7 @@ def table(
         raise LogsError(f"{name} has no steps")
     episode = np.repeat(np.arange(len(parts)), lengths)
     step = np.concatenate([np.arange(length) for length in lengths])
-    frame = polars().DataFrame(
-        {"episode": episode} | {w: np.concatenate([part[w] for part in parts]) for w in parts[0]}
-    )
+    frame = pl.DataFrame({"episode": episode} | {w: np.concatenate([part[w] for part in parts]) for w in parts[0]})
     called = Columns(step=None, next_state="next_state", **{what: what for what in infos})
     words = lambda row: f"{row:,} (episode {ids[episode[row]]}, step {step[row]})"  # noqa: E731
     return Table(frame.lazy(), name, in_words=words), called, states, actions

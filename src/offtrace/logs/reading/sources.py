@@ -85,7 +85,7 @@ def read(
         columns.check(opened.frame.collect_schema().names(), truncated)
         tables.check_rows(opened)
         return assembled(Conversion(opened, columns, *given).rows(truncated == "at end"), most)
-    except tables.unreadable() as error:
+    except tables.UNREADABLE as error:
         tables.explain_files(opened.files)
         raise LogsError(f"{opened.name} cannot be read: {error}") from error
 
