@@ -1,12 +1,13 @@
 """From the records of `frontier.run` to the table and the figure of docs/frontier.md.
 
 cd experiments
-python -m frontier.tables frontier/records/garnets.jsonl --table ../docs/frontier_table.inc --figure ../docs/frontier.png
+python -m frontier.tables frontier/records/garnets.jsonl.gz --table ../docs/frontier_table.inc --figure ../docs/frontier.png
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -31,7 +32,10 @@ BASE = "Retrace"
 def read(file: Path) -> dict[tuple[int, float, float], list[dict[str, Any]]]:
     """The rows of each problem: those of finite variance."""
     problems: dict[tuple[int, float, float], list[dict[str, Any]]] = defaultdict(list)
-    for row in map(json.loads, file.read_text().splitlines()):
+    for row in map(
+        json.loads,
+        (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode().splitlines(),
+    ):
         if row["variance"] is not None:
             problems[row["problem"], row["gamma"], row["noise"]].append(row)
     return problems
@@ -77,13 +81,12 @@ def main() -> None:
             cells[gamma, noise, i]["best"].append(best(rows, i))
     families = list(next(iter(cells.values()))["best"][0])
     lines = [
-        "| γ | noise | segments | " + " | ".join([*PREDICTORS, *(f for f in families if f != BASE)]) + " |",
-        "|---" * (3 + len(PREDICTORS) + len(families) - 1) + "|",
+        "| γ | noise | segments | " + " | ".join(f for f in families if f != BASE) + " |",
+        "|---" * (2 + len(families)) + "|",
     ]
     for (gamma, noise, i), of in sorted(cells.items()):
-        r = [mean_and_interval([each[name] for each in of["r"]]) for name in PREDICTORS]
-        b = [mean_and_interval([each[f] for each in of["best"]]) for f in families if f != BASE]
-        texts = [*(f"{m:+.2f} ± {h:.2f}" for m, h in r), *(f"{m:.3f} ± {h:.3f}" for m, h in b)]
+        shares = [mean_and_interval([each[f] for each in of["best"]]) for f in families if f != BASE]
+        texts = [f"{mean:.3f} ± {half:.3f}" for mean, half in shares]
         lines.append(f"| {gamma} | {noise:g} | {BUDGETS[i]} | " + " | ".join(texts) + " |")
     table = "\n".join(lines) + "\n"
     print(table)
@@ -117,7 +120,7 @@ def draw(cells: dict[Cell, dict[str, list[dict[str, float]]]], file: Path) -> No
     figure.supylabel("rank correlation with the error", fontsize=9)
     figure.supxlabel("segments of training", fontsize=9)
     figure.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+        *axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9
     )
     figure.savefig(file, dpi=130)
 

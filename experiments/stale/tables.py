@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def read(files: Iterable[Path]) -> tuple[list[Line], list[Line]]:
-    """The first lines of the files, and the runs, each once."""
+    """The first lines of the files, and the runs, each once: of tests, those with the step size that is best in tuning."""
     heads: list[Line] = []
     runs: dict[Any, Line] = {}
     for file in files:
@@ -55,7 +55,15 @@ def read(files: Iterable[Path]) -> tuple[list[Line], list[Line]]:
                 runs[unit_of(line)] = line
             else:
                 heads.append(line)
-    return heads, list(runs.values())
+    lines = list(runs.values())
+    ends = grouped(lines, "tuning", lambda line: (cell(line), line["loss"], -line["alpha"]))
+    best: dict[Any, tuple[float, float]] = {}
+    for (at, loss, alpha), of in ends.items():
+        mean = float(np.mean([line["end"] for line in of]))
+        best[at, loss] = max(best.get((at, loss), (-1.0, 0.0)), (mean, alpha))  # of equals the smaller step size
+    return heads, [
+        line for line in lines if line["phase"] == "tuning" or line["alpha"] == -best[cell(line), line["loss"]][1]
+    ]
 
 
 def tables(heads: list[Line], lines: list[Line]) -> str:
@@ -266,7 +274,12 @@ def figure(lines: list[Line]) -> Any:
             bands.append((name, alphas, mean, low, high))
         panels.append((title(at), bands))
     looks = {name: i for i, name in enumerate(DRAWN)}
-    return figures.band_panels(panels, xlabel="step size", ylabel="success at the end", looks=looks, x_logarithmic=True)
+    drawn = figures.band_panels(
+        panels, xlabel="step size", ylabel="success at the end", looks=looks, x_logarithmic=True
+    )
+    for axes in drawn.axes:
+        axes.set_ylim(-0.02, 1.05 * axes.dataLim.y1)  # most runs with large steps end at 0: they must not set the scale
+    return drawn
 
 
 if __name__ == "__main__":

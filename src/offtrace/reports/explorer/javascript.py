@@ -132,20 +132,20 @@ def _number(rule: type[Trace], field: Field[object], some: tuple[Trace, ...]) ->
     """A number of the constructor: where it begins, whether it ends at 1, whether there may be one for each lag."""
     given = next((g for trace in some if isinstance(g := getattr(trace, field.name), int | float)), 1.0)
     shown = float(given)
+    by_lag = taking(rule, field.name, (1.0, 2.0))
     return {
         "name": field.name,
         "start": "inf" if math.isinf(shown) else shown,
-        "unit": not takes(rule, field.name, 2.0),
-        "byLag": takes(rule, field.name, (1.0, 2.0)),
+        "unit": taking(rule, field.name, 2.0) is None,
+        "byLag": by_lag is not None and by_lag.lag_bound is not None,
     }
 
 
-def takes(rule: type[Trace], name: str, value: object) -> bool:
-    """Whether the constructor takes this value."""
+def taking(rule: type[Trace], name: str, value: object) -> Trace | None:
+    """The rule with this value of a number; None where the constructor refuses it."""
     if rule.per_step:
-        return False
+        return None
     try:
-        rule(**{name: value})  # pyright: ignore[reportArgumentType]
+        return rule(**{name: value})  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        return False
-    return True
+        return None
