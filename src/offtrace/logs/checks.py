@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,11 +25,11 @@ from offtrace.logs.fit import Fit, Regressed
 from offtrace.logs.importance import Weights, worth
 from offtrace.logs.intervals import by_cluster
 from offtrace.logs.on_policy import value_of_behavior
+from offtrace.logs.registry import ESTIMATORS
 from offtrace.logs.support import way_out
 
 if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
-    from offtrace.logs.operator import Sampled
     from offtrace.logs.result import Row
 
 MUCH = 0.01
@@ -59,63 +60,57 @@ Checking = Callable[["Evidence", "Row"], Check | None]
 # --- of fitted values -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OfFit:
-    """The checks of an estimator that fits Q."""
+def _fit_of(evidence: Evidence, row: Row) -> Fit | Regressed:
+    """The fixed point that an estimator of this row took."""
+    operator = ESTIMATORS[row.estimator].operator
+    assert operator is not None  # these checks are those of fits
+    return evidence.fit_of(operator(evidence))
 
-    operator: Callable[[Evidence], Sampled]
 
-    def fit(self, evidence: Evidence) -> Fit | Regressed:
-        """The fixed point of the operator."""
-        return evidence.fit_of(self.operator(evidence))
+def settled(evidence: Evidence, row: Row) -> Check | None:
+    """Whether the iteration ended in a fixed point."""
+    fitted = _fit_of(evidence, row)
+    if fitted.converged:
+        return None
+    words = (
+        "the iteration did not settle, so that its values are no fixed point and it has no interval; try a γ below 1, a "
+        "smaller λ, or a trace with the recursive condition"
+    )
+    return Check("settled", fitted.sweeps, words, True)
 
-    @property
-    def all(self) -> tuple[Checking, ...]:
-        """All checks, in the order in which they are shown."""
-        return self.settled, self.finds_behavior, self.support, self.thin, markov, rests_on, in_range
 
-    def settled(self, evidence: Evidence, row: Row) -> Check | None:
-        """Whether the iteration ended in a fixed point."""
-        if self.fit(evidence).converged:
-            return None
-        words = (
-            "the iteration did not settle, so that its values are no fixed point and it has no interval; try a γ below 1, a "
-            "smaller λ, or a trace with the recursive condition"
-        )
-        return Check("settled", self.fit(evidence).sweeps, words, True)
+def finds_behavior(evidence: Evidence, row: Row) -> Check | None:
+    """V̂(μ) by the same trace and model, against what was observed."""
+    mine, seen = _fit_of(evidence, row).sampled, evidence.observed
+    if mine.trace.needs_greedy:  # μ is not greedy
+        return None
+    value = evidence.direct_of_behavior if mine is evidence.one_step else value_of_behavior(mine, evidence.model)
+    words = f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
+    return Check("V(μ)", value, words, seen.missed_by(value))
 
-    def finds_behavior(self, evidence: Evidence, row: Row) -> Check | None:
-        """V̂(μ) by the same trace and model, against what was observed."""
-        mine, seen = self.fit(evidence).sampled, evidence.observed
-        if mine.trace.needs_greedy:  # μ is not greedy
-            return None
-        value = evidence.direct_of_behavior if mine is evidence.one_step else value_of_behavior(mine, evidence.model)
-        words = (
-            f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
-        )
-        return Check("V(μ)", value, words, seen.missed_by(value))
 
-    def support(self, evidence: Evidence, row: Row) -> Check | None:
-        """How much of π's discounted way leaves the data."""
-        share, _ = way_out(evidence)
-        if not share:
-            return None
-        where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
-        where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
-        words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
-        return Check("support", share, words, share > MUCH)
+def support(evidence: Evidence, row: Row) -> Check | None:
+    """How much of π's discounted way leaves the data."""
+    share, _ = way_out(evidence)
+    if not share:
+        return None
+    where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
+    where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
+    words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
+    return Check("support", share, words, share > MUCH)
 
-    def thin(self, evidence: Evidence, row: Row) -> Check | None:
-        """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
-        logs = evidence.logs
-        if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
-            return None
-        log_ratio = evidence.log_pi - logs.log_mu
-        steps = worth(log_ratio)
-        thin = steps < few(evidence.independent)
-        words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
-        words += ": from so few a model extrapolates" if thin else ""
-        return Check("thin", steps, words, thin)
+
+def thin(evidence: Evidence, row: Row) -> Check | None:
+    """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
+    logs = evidence.logs
+    if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
+        return None
+    log_ratio = evidence.log_pi - logs.log_mu
+    steps = worth(log_ratio)
+    thin = steps < few(evidence.independent)
+    words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
+    words += ": from so few a model extrapolates" if thin else ""
+    return Check("thin", steps, words, thin)
 
 
 # --- of importance sampling -------------------------------------------------------------------------------------------
@@ -126,35 +121,30 @@ def _weights(evidence: Evidence) -> Weights:
     return evidence.weights
 
 
-@dataclass(frozen=True)
-class OfWeights:
-    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
+def mean_weight(evidence: Evidence, row: Row, by_step: bool) -> Check:
+    """The mean weight, which should be 1."""
+    w = _weights(evidence)
+    x = w.discounted_mean() if by_step else w.whole
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(x.mean())
+        x = by_cluster(x[:, None], evidence.cluster)
+        error = float(x.std() / np.sqrt(len(x)))
+    off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
+    words = f"its weights have the mean {number(mean)}"
+    if off:
+        words += (
+            ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
+            "not what it was said to be"
+        )
+    return Check("mean weight", mean, words, off)
 
-    by_step: bool
 
-    def mean(self, evidence: Evidence, row: Row) -> Check:
-        """The mean weight, which should be 1."""
-        w = _weights(evidence)
-        x = w.discounted_mean() if self.by_step else w.whole
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = float(x.mean())
-            x = by_cluster(x[:, None], evidence.cluster)
-            error = float(x.std() / np.sqrt(len(x)))
-        off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
-        words = f"its weights have the mean {number(mean)}"
-        if off:
-            words += (
-                ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
-                "not what it was said to be"
-            )
-        return Check("mean weight", mean, words, off)
-
-    def worth(self, evidence: Evidence, row: Row) -> Check:
-        """How many episodes the weights are worth."""
-        w, E = _weights(evidence), evidence.logs.episodes
-        effective = w.worth_by_step if self.by_step else worth(w.log_whole)
-        words = f"its weights are worth {effective:.1f} of {E:,} episodes"
-        return Check("worth", effective, words, effective < few(E))
+def worth_of_weights(evidence: Evidence, row: Row, by_step: bool) -> Check:
+    """How many episodes the weights are worth."""
+    w, E = _weights(evidence), evidence.logs.episodes
+    effective = w.worth_by_step if by_step else worth(w.log_whole)
+    words = f"its weights are worth {effective:.1f} of {E:,} episodes"
+    return Check("worth", effective, words, effective < few(E))
 
 
 def few(episodes: int) -> float:
@@ -215,8 +205,11 @@ def beyond_cuts(evidence: Evidence) -> float:
     return float(np.where(logs.truncated[last], evidence.gamma**logs.lengths, 0.0).mean())
 
 
-def _of_weights(of: OfWeights) -> tuple[Checking, ...]:
-    return of.mean, of.worth, left_out, rests_on, in_range
+def _of_weights(by_step: bool) -> tuple[Checking, ...]:
+    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
+    weights = partial(mean_weight, by_step=by_step), partial(worth_of_weights, by_step=by_step)
+    return *weights, left_out, rests_on, in_range
 
 
-WHOLE, BY_STEP = _of_weights(OfWeights(by_step=False)), _of_weights(OfWeights(by_step=True))
+OF_FITS: tuple[Checking, ...] = settled, finds_behavior, support, thin, markov, rests_on, in_range
+WHOLE, BY_STEP = _of_weights(by_step=False), _of_weights(by_step=True)

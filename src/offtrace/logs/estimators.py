@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.logs.checks import BY_STEP, WHOLE, Checking, OfFit
+from offtrace.logs.checks import BY_STEP, OF_FITS, WHOLE, Checking
 from offtrace.logs.evidence import Evidence
 from offtrace.logs.importance import Weighting, ordinary, per_decision, weighted, weighted_per_decision
 from offtrace.logs.operator import Sampled
@@ -42,7 +42,7 @@ def _fixed_point(
     def value(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
         return evidence.value_of(evidence.fit_of(operator(evidence)))
 
-    return Estimator(name, equation, value, needs, title, family, operator, preference, OfFit(operator).all)
+    return Estimator(name, equation, value, needs, title, family, operator, preference, OF_FITS)
 
 
 def _weighting(
