@@ -26,7 +26,10 @@ from offtrace.logs.fit import Features, Fit, Model, Regressor, fit, linear_basis
 from offtrace.logs.operator import Sampled
 
 FOURIER = 100
-"""Random features; fewer where that would be more than one for every `STEPS_PER_WAVE` steps of an action."""
+"""Random features; fewer where that would be more than one for every `STEPS_PER_WAVE` steps of an action, or where all actions
+together would have more than `COLUMNS`."""
+COLUMNS = 500
+"""With 1,000 a fit of 20 actions takes three times as long."""
 STEPS_PER_WAVE = 4
 """With 10 the features of 50 short episodes were too few to bend as the value does; the ridge takes care of too many."""
 SQUARES = 20
@@ -120,7 +123,8 @@ def fourier(logs: Logs, seed: int) -> Features:
 
 def fourier_features(middle: np.ndarray, scale: np.ndarray, steps: int, actions: int, seed: int) -> StateFeatures:
     """φ(x): x standardised, and waves, for x of this mean and standard deviation [d]; how many depends on steps and actions."""
-    d, n = len(middle), max(1, min(FOURIER, steps // (STEPS_PER_WAVE * actions)))
+    d = len(middle)
+    n = max(1, min(FOURIER, steps // (STEPS_PER_WAVE * actions), COLUMNS // actions - 1 - d))
     scale = np.where(scale > 1e-12 * (1 + np.abs(middle)), scale, 1.0)
     rng = np.random.default_rng(seed)
     omega, phase = rng.normal(size=(d, n)) / (WIDTH * np.sqrt(d)), rng.uniform(0, 2 * np.pi, n)
