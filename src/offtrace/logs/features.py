@@ -29,7 +29,7 @@ FOURIER = 100
 """Random features; fewer where that would be more than one for every `STEPS_PER_WAVE` steps of an action, or where all actions
 together would have more than `COLUMNS`."""
 COLUMNS = 500
-"""With 1,000 a fit of 20 actions takes three times as long."""
+"""With 1,000 an evaluation of 20 actions takes almost four times as long."""
 STEPS_PER_WAVE = 4
 """With 10 the features of 50 short episodes were too few to bend as the value does; the ridge takes care of too many."""
 SQUARES = 20
