@@ -58,7 +58,7 @@ import offtrace.__main__
 PROGRAM = [sys.executable, "-c", LISTENING]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: Any) -> Path:
     """Of a run that was interrupted by Ctrl-C, went on, and finished."""
     folder = tmp_path_factory.mktemp("runs") / "with spaces"

@@ -21,7 +21,7 @@ from offtrace.deep.training import OnHost, Tally, rounds, trainer
 RUN = checkpoints.described(CONFIG, [0, 1])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unbroken() -> Trained:
     return train(CONFIG, seeds=2, progress=False)
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 IS = ot.ImportanceSampling()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tables() -> Any:
     """The program that makes the tables."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -28,7 +28,7 @@ def tables() -> Any:
     sys.path.remove(str(ROOT / "benchmarks"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def task() -> TokenRows:
     return token_rows(4, tokens=3, drift=0.8, seed=3)
 

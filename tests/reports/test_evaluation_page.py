@@ -67,12 +67,12 @@ def of_features() -> Result:
 MAKERS = {"good": good, "far": far, "without_mu": without_mu, "of_features": of_features}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def results() -> dict[str, Result]:
     return {name: maker() for name, maker in MAKERS.items()}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def files(results: dict[str, Result], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {name: reports.evaluation_page(result, folder / f"{name}.html") for name, result in results.items()}

@@ -13,7 +13,7 @@ from offtrace import reports, studies
 from offtrace.reports.study import statistics, views
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> studies.Study:
     small = studies.load("bifurcation").small().at(tmp_path_factory.mktemp("out"))
     small.run(workers=0, progress=False)

@@ -45,7 +45,7 @@ def shorter(frames: int, **changes: Any) -> dict[str, Any]:
     return {**declared()["protocol"], "frames": frames, **changes}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.load("minatar", "ci", tmp_path_factory.mktemp("deep")).run(workers=0, progress=False)
 

@@ -22,7 +22,7 @@ ATTEMPTS = 3
 ONE = {"traces": ["Retrace"], "environments": ["random-walk:states=5"]}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.declared(declared(**ONE), out=tmp_path_factory.mktemp("studies")).run(workers=0, progress=False)
 

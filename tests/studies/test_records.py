@@ -19,7 +19,7 @@ from offtrace.studies.store import NAME, Store, schema, seal, unseal
 from studies.small import declared, equal, forget, units_in
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.declared(declared(), out=tmp_path_factory.mktemp("studies")).run(workers=0, progress=False)
 

@@ -24,13 +24,13 @@ from studies.forked import Forks, Started
 from studies.small import declared, equal, half_way, units_in
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A path that is part of the declaration, and so the same for all."""
     return tmp_path_factory.mktemp("gate") / "open"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unbroken(gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     return Study.declared(half_way(gate), out=tmp_path_factory.mktemp("unbroken")).run(workers=0, progress=False)
 
