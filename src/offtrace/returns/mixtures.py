@@ -71,4 +71,6 @@ def masses_of(xp: Module, C: Tensor, support: Tensor) -> Tensor:
 def sums(xp: Module, masses: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_{j<i} p_j and Σ_{j<i} p_j z_j for i = 0 … N."""
     none = 0.0 * masses[..., :1]
-    return tuple(xp.concatenate([none, xp.cumsum(a, -1)], -1) for a in (masses, masses * along_last_axis(support, masses.ndim)))  # pyright: ignore
+    return tuple(
+        xp.concatenate([none, xp.cumsum(a, -1)], -1) for a in (masses, masses * along_last_axis(support, masses.ndim))
+    )  # pyright: ignore
