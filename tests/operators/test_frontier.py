@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize  # pyright: ignore[reportMissingTypeStubs]
+from scipy.optimize import LinearConstraint, minimize  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 import offtrace as ot
 from offtrace import mdps, operators
@@ -66,9 +66,9 @@ def test_no_weights_of_histories_do_better(seed: int, gamma: float) -> None:
             value = chance * (y * u[pair] - 0.5 * price * y**2 * σ2[pair])
             return -float(value[1:].sum()), np.where(parent < 0, 0.0, -chance * (u[pair] - price * y * σ2[pair]))
 
-        constraint = optimize.LinearConstraint(within[1:], -np.inf, 0.0)  # pyright: ignore[reportArgumentType]
+        constraint = LinearConstraint(within[1:], -np.inf, 0.0)  # pyright: ignore[reportArgumentType]
         bounds = [(1.0, 1.0), *[(0.0, None)] * (n - 1)]
-        best: Any = optimize.minimize(
+        best: Any = minimize(
             loss, y * 0.9 ** np.arange(n).clip(max=1), jac=True, bounds=bounds, method="SLSQP", constraints=[constraint],
             options={"maxiter": 400, "ftol": 1e-13},
         )  # fmt: skip

@@ -54,7 +54,7 @@ class FrontierPoint:
 
     family: str
     number: float
-    """λ, or the bound."""
+    """λ, or the first other number of the rule; of the optimum its scale. NaN where there is none."""
     contraction: Interval
     """The mean over start pairs of Σ_y |Z(x, y)|."""
     variance: Interval
@@ -102,7 +102,8 @@ class Frontier:
 
     def _rows(self) -> list[tuple[str, str, Interval, Interval, Interval]]:
         return [
-            (p.family, f"{p.number:.3g}", p.contraction, p.variance, p.excess) for p in (*self.optimum, *self.points)
+            (p.family, f"{p.number:.3g}" if p.number == p.number else "", p.contraction, p.variance, p.excess)
+            for p in (*self.optimum, *self.points)
         ]
 
     def __str__(self) -> str:
@@ -204,9 +205,8 @@ def _weights(start: ArrayLike | None, s: Setting, live: np.ndarray) -> np.ndarra
 
 def _slopes(s: Setting, u: np.ndarray, σ2: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The values of y, 0 first, [N]; h from above at them, [S·A, N]; and c, [S·A]: infinite where h stays above 0."""
-    low, high = 1e-9 / σ2.max(), 2.0 / σ2[σ2 > 0].min()  # near 0 the slope of h may be infinite
-    nodes: np.ndarray = np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2)
-    y = np.append(0.0, nodes)
+    low, high = 1e-9 / float(σ2.max()), 2.0 / float(σ2[σ2 > 0].min())  # near 0 the slope of h may be infinite
+    y = np.append(0.0, np.geomspace(low, high, int(PER_DECADE * np.log10(high / low)) + 2))
     cost, after = u[:, None] - σ2[:, None] * y, [_between(y, s.gamma * ρ * y) for ρ in s.rho.ravel()]
     acted = np.where(s.mu > 0, s.pi, 0.0)
     h = slope = np.ones_like(cost)  # from above: what follows is worth no more than the whole of u
@@ -286,5 +286,5 @@ def _listed(s: Setting, lams: Sequence[float], c: np.ndarray, scales: np.ndarray
 
 def _given(traces: Sequence[Trace]) -> Iterator[tuple[str, float, Trace]]:
     for trace in traces:
-        number = getattr(trace, trace.sweep.parameter if trace.sweep else "", np.nan)
-        yield trace.title, float(number), trace
+        numbers = (getattr(trace, f.name) for f in fields(trace))
+        yield trace.title, next((number for number in numbers if isinstance(number, float)), np.nan), trace
