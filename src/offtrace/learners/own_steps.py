@@ -24,7 +24,7 @@ from offtrace.learners.state import BEHAVIOR, TARGET
 
 
 class Own(NamedTuple):
-    """What a lane has for a method with a step of its own."""
+    """What a lane stores for a method that defines its step."""
 
     step: object
     """The compiled `Method.step`."""

@@ -138,7 +138,7 @@ def grid(arguments: Toml) -> list[Table]:
 
 
 def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
-    """Check that an environment can be made, and return its label; a ValueError says what is allowed.
+    """Check that an environment can be created, and return its label; a ValueError says what is allowed.
 
     With `seeded`, an environment whose `seed` is not given is another one for each seed of the study.
     """
@@ -163,7 +163,7 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
 
 
 def check_game(game: str) -> None:
-    """Check that a game can be made; a ValueError says what is allowed."""
+    """Check that a game can be created; a ValueError says what is allowed."""
     if game in GAMES:
         return
     try:

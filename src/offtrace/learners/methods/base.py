@@ -32,7 +32,7 @@ Values = Literal["action", "state"]
 
 
 class Transition(Protocol):
-    """One step of the environment, and what the learner made of it: one record TRANSITION."""
+    """One step of the environment, and what the learner computed from it: one record TRANSITION."""
 
     state: int
     action: int
@@ -88,8 +88,8 @@ class Vectors(NamedTuple):
     e: Sparse
     """The eligibility vector of the trace, this step's start included."""
     on: Sparse
-    """What goes on. On state values γ times what remains of e after the action of this step, so that the next e is this and the
-    next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say `passes_on`."""
+    """The eligibility after decay. On state values γ times what remains of e after the action of this step: the next e is this
+    plus the next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say `passes_on`."""
     φ: Sparse
     """The features of (s, a), or of s."""
     φ_next: Sparse
@@ -228,7 +228,7 @@ class Method(ABC):
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`.
 
-        Without a step of its own a method does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
+        A method without a `step` does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
         """
         add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
@@ -293,7 +293,7 @@ def register_method(cls: M) -> M:
     True
     """
     if not cls.name:
-        raise TypeError(f"{cls.__name__} needs a `name`, by which it is found and printed")
+        raise TypeError(f"{cls.__name__} needs a `name`, by which it is looked up and printed")
     names = [key(name) for name in (cls.__name__, cls.name, *cls.aliases)]
     for name in names:
         other = listed.get(name, cls)

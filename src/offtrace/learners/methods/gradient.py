@@ -67,7 +67,7 @@ class GradientTD(Method):
     further: ClassVar[tuple[str, ...]] = ("v",)
     step_reads: ClassVar[tuple[str, ...]] = ("eta",)
     needs: ClassVar[str] = "π, μ and a second step size"
-    _by_lam: ClassVar[bool] = True  # of an instance: whether it was made by λ, not by a trace
+    _by_lam: ClassVar[bool] = True  # of an instance: whether it was created by λ, not by a trace
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -265,7 +265,7 @@ class HTD(GradientTD):
 
 
 def _second_step_size(alpha_w: float | None, eta: float | None) -> tuple[float, float]:
-    """α_w as a number of its own and as a share of α: one of them is 0."""
+    """α_w as a number and as a share of α: one of them is 0."""
     if alpha_w is not None and eta is not None:
         raise TypeError(f"give alpha_w or eta, α_w = η α, got alpha_w={alpha_w!r} and eta={eta!r}")
     if alpha_w is not None:

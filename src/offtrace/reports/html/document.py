@@ -1,4 +1,4 @@
-"""What a page is made of. The templates turn it into one HTML file that needs no network, no fonts and no library.
+"""What a page consists of. The templates turn it into one HTML file that needs no network, no fonts and no library.
 
 A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. The
 scripts of `templates/scripts`, one after the other, draw the figures from `Page.data`.

@@ -40,7 +40,7 @@ class Stream:
     """An eligibility trace for any `trace`, over a table or a weight vector of `size` numbers.
 
     An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
-    of the step, counted from 0 when the stream is made, through all episodes.
+    of the step, counted from 0 when the stream is created, through all episodes.
 
     With `values="state"` it is a trace of state values: `step` takes `value` in the place of q, both log-probabilities, and where
     the state is, or the gradient of its value. With a `transform` h, q, value and next_value are h of returns, δ is one of
@@ -146,7 +146,7 @@ class Stream:
         now, ratio = self._see(where, pair, log_pi, log_mu, greedy)
         met = self._meets(now) if self._on_states else now
 
-        with np.errstate(all="ignore"):  # what has overflowed is found below
+        with np.errstate(all="ignore"):  # overflow is noticed below
             if self._discount == 0.0:
                 self._kept.clear()
             else:

@@ -25,7 +25,7 @@ ONE_A_ROW = ("sequence", "geometric")
 
 
 class Weighing(NamedTuple):
-    """What is made of the ratios, beside the trace: the options of `weights`, checked."""
+    """What is computed from the ratios, besides the trace: the options of `weights`, checked."""
 
     level: str
     lower: float = 0.0
