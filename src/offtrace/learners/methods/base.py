@@ -89,7 +89,8 @@ class Vectors(NamedTuple):
     """The eligibility vector of the trace, this step's start included."""
     on: Sparse
     """The eligibility after decay. On state values γ times what remains of e after the action of this step: the next e is this
-    plus the next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say `passes_on`."""
+    plus the next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say
+    `passes_on`."""
     φ: Sparse
     """The features of (s, a), or of s."""
     φ_next: Sparse

@@ -203,8 +203,8 @@ class Stream:
             flag = None if greedy is None else np.array(_flag("greedy", greedy))
             one = {"log_pi": log_pi, "greedy": flag, "terminated": np.array(False)}
             log_pi = log_pi_of_greedy(numpy_backend.BACKEND, self.trace, one)
-        log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi or always else math.nan
-        log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu or always else math.nan
+        log_π = _log_probability("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi or always else math.nan
+        log_μ = _log_probability("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu or always else math.nan
         if ("rho" in reads or always) and log_π - log_μ >= LARGEST_LOG:
             raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
         if "pair" not in reads:
@@ -264,7 +264,7 @@ def _number(name: str, value: SupportsFloat | None, *, finite: bool = True) -> f
     return value
 
 
-def _log(name: str, value: SupportsFloat | None, title: str, probability: bool) -> float:
+def _log_probability(name: str, value: SupportsFloat | None, title: str, probability: bool) -> float:
     if value is None:
         raise TypeError(f"{name} is missing: {title} needs it for the action taken")
     value = _number(name, value, finite=False)
