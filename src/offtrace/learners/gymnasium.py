@@ -38,7 +38,7 @@ Vector: TypeAlias = VectorEnv[Any, Any, Any]
 Given: TypeAlias = str | Single | Vector | Callable[[], Single | Vector]
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
-"""How the copies of a vector environment begin anew, as `AutoresetMode` says it."""
+"""How the copies of a vector environment start again, as `AutoresetMode` says it."""
 OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")
 """What `gymnasium.make_vec` takes and `gymnasium.make` does not."""
 MOST = 1_000_000
@@ -58,7 +58,7 @@ class Source:
     action: Space[object]
     lanes: int = 1
     mode: str | None = None
-    """How the copies of a vector environment begin anew; None if it is no vector environment."""
+    """How the copies of a vector environment start again; None if it is no vector environment."""
 
     @classmethod
     def of(cls, given: Given) -> Source:
@@ -361,7 +361,7 @@ class Environments:
 
     def step(self, actions: list[int]) -> list[tuple[int, Any, float, tuple[bool, bool], Any]]:
         """Of each lane: its number, the observation, the reward, whether it has terminated or been truncated; and where its
-        next episode begins, if that is told now. A lane whose action was −1 has begun anew.
+        next episode begins, if that is told now. A lane whose action was −1 has started again.
         """
         if not self.is_vector:
             observation, reward, terminated, truncated, _ = self.env.step(actions[0] + self.first_action)

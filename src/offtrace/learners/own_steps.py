@@ -1,4 +1,4 @@
-"""A learning method's own step, in the place of θ ← θ + α δ z: its record and its vectors are put together here."""
+"""A learning method's own step, instead of θ ← θ + α δ z: its record and its vectors are put together here."""
 
 from __future__ import annotations
 

@@ -24,20 +24,16 @@ RULES = {  # decay, ratio, cap, whether it is recursive; cap None is ∞
     "TruncatedIS": lambda pi, rho, n: (n["lam"], rho, n.get("bound"), False),
 }
 
-
 class Refused(Exception):
     """What does not hold, and where."""
-
 
 def require(holds, where):
     if not holds:
         raise Refused(where)
 
-
 def number(text: Any) -> Any:
     one = None if text == "inf" or isinstance(text, list) else Fraction(text)
     return [number(each) for each in text] if isinstance(text, list) else one
-
 
 class Problem:
     """The MDP, the policies and the rule. Pairs are z = s·A + a; P[z] is a list of (s', p) without ends of episodes."""
@@ -87,7 +83,6 @@ class Problem:
         read = min(each for each in (value, cap, bound) if each is not None)
         return read, min(value, cap) if self.recursive and cap is not None else value
 
-
 def finite_sum(x, witness):
     """C of a horizon, exactly: masses of (pair, x, decays) are carried forward, and equal ones merge."""
     require(x.horizon is not None and x.horizon <= 200, "a sum needs a horizon of at most 200")
@@ -107,7 +102,6 @@ def finite_sum(x, witness):
         C.append(row)
     return C, C
 
-
 def linear(x, witness):
     """No cap: C = I + G C, G(z, z') = γ P μ c, between a sub- and a super-solution; a vector w > G w shows that C exists."""
     require(x.free and x.horizon is None, "a linear witness is for rules without cap, bounds by lag and horizon")
@@ -116,24 +110,16 @@ def linear(x, witness):
         steps = [(o, p * x.decay[o] * x.ratio[o]) for o, p in x.later(z)]
         require(w[z] > 0 and sum(c * w[o] for o, c in steps) < w[z], f"w is no proof that C exists, at pair {z}")
         for y in range(x.n):
-            require(
-                low[z][y] <= (y == z) + sum(c * low[o][y] for o, c in steps), f"lower is no sub-solution at ({z}, {y})"
-            )
-            require(
-                up[z][y] >= (y == z) + sum(c * up[o][y] for o, c in steps), f"upper is no super-solution at ({z}, {y})"
-            )
+            require(low[z][y] <= (y == z) + sum(c * low[o][y] for o, c in steps), f"lower is no sub-solution at ({z}, {y})")
+            require(up[z][y] >= (y == z) + sum(c * up[o][y] for o, c in steps), f"upper is no super-solution at ({z}, {y})")
     return low, up
-
 
 def chain(x, witness):
     """Caps: H(s, x), what a trace that arrives in s with x still reads, is concave in x: chords below, lines above it."""
     require(not x.lags and x.horizon is None, "a chain witness is for rules without bounds by lag and horizon")
     here = [[z for z in x.acting if z // x.A == s] for s in range(x.S)]
     for s in range(x.S):
-        require(
-            x.gamma * sum(x.mu[z] * x.decay[z] for z in here[s]) < 1,
-            f"coefficients in state {s} do not sum to less than 1",
-        )
+        require(x.gamma * sum(x.mu[z] * x.decay[z] for z in here[s]) < 1, f"coefficients in state {s} do not sum to less than 1")
     grid, low, up = number(witness["grid"]), [], []
     require(grid[0] == 0 and all(a < b for a, b in zip(grid, grid[1:])), "the grid does not ascend from 0")
     below = [check_nodes(x, here, grid, number(witness["nodes"][y]), y) for y in range(x.n)]
@@ -142,14 +128,12 @@ def chain(x, witness):
         C += [[(y == z) + x.gamma * sum(p * H[y][s] for s, p in x.P[z]) for y in range(x.n)] for z in range(x.n)]
     return low, up
 
-
 def chord(grid, values, at):
     """The chord at a point; constant beyond the last node, since H only grows."""
     j = bisect_right(grid, at) - 1
     if j == len(grid) - 1:
         return values[-1]
     return values[j] + (at - grid[j]) / (grid[j + 1] - grid[j]) * (values[j + 1] - values[j])
-
 
 def check_nodes(x, here, grid, nodes, y):
     """A sub-solution at the nodes; H(s, 1) from below."""
@@ -162,7 +146,6 @@ def check_nodes(x, here, grid, nodes, y):
                 total += x.mu[z] * x.decay[z] * ((z == y) * read + after)
             require(nodes[s][i] <= total, f"lower is no sub-solution for column {y}, state {s}, node {i}")
     return [chord(grid, nodes[s], ONE) for s in range(x.S)]
-
 
 def check_lines(x, here, given, y):
     """Lines b + g x above H: each follows from lines of the next states, one choice for each action. H(s, 1) from above."""
@@ -183,22 +166,17 @@ def check_lines(x, here, given, y):
             require(b >= 0 and g >= 0, where + " is not above what it stands for")
     return [min(b + g for b, g, _ in lines[s]) for s in range(x.S)]
 
-
 def bounds_of_C(x, witness):
     return {"sum": finite_sum, "linear": linear, "chain": chain}[witness["kind"]](x, witness)
-
 
 def bounds_of_Z(x, witness):
     """lower ≤ Z ≤ upper, entry by entry: Z = I − C + C γP_π."""
     low, up = bounds_of_C(x, witness)
     n = range(x.n)
     onto = [[x.gamma * x.pi[o] * sum(p for s, p in x.P[z] if s == o // x.A) for o in n] for z in n]
-
     def entries(plus, minus):
         return [[(i == j) - minus[i][j] + sum(plus[i][k] * onto[k][j] for k in n) for j in n] for i in n]
-
     return entries(low, up), entries(up, low)
-
 
 def determinant(matrix):
     a, product = [row[:] for row in matrix], ONE
@@ -210,7 +188,6 @@ def determinant(matrix):
         for i in range(k + 1, len(a)):
             a[i] = [u - a[i][k] / a[k][k] * v for u, v in zip(a[i], a[k])]
     return product
-
 
 def check_claim(x, Z, claim):
     """One claim; the sentence that has been verified."""
@@ -237,15 +214,11 @@ def check_claim(x, Z, claim):
         require(sum(low[i][j] if signs[j] > 0 else -up[i][j] for j in n) >= r, f"row {i} does not reach the number")
     elif kind == "radius at most":
         v = number(claim["vector"])
-        require(
-            all(v[i] > 0 and sum(most[i][j] * v[j] for j in n) <= r * v[i] for i in n),
-            "|Z| v exceeds the number times v",
-        )
+        require(all(v[i] > 0 and sum(most[i][j] * v[j] for j in n) <= r * v[i] for i in n), "|Z| v exceeds the number times v")
     else:
         require(kind == "radius at least", f"there is no claim {kind!r}")
         eigenvalue_beyond(low, up, number(claim["beyond"]), r, number(claim["inverse"]))
     return f"{'‖Z‖' if 'norm' in kind else 'the spectral radius of Z'} is {kind.split(' ', 1)[1]} {float(r):.12g}"
-
 
 def eigenvalue_beyond(low, up, t, r, B):
     """A real eigenvalue beyond t, |t| ≥ r: det(tI − Z) has not the sign that it has at t · ∞, for no Z within the bounds."""
@@ -256,25 +229,18 @@ def eigenvalue_beyond(low, up, t, r, B):
         off = sum(abs((i == j) - sum(B[i][k] * middle[k][j] for k in n)) for j in n)
         off += sum(abs(B[i][k]) * (up[k][j] - low[k][j]) / 2 for j in n for k in n)
         require(off < 1, "the inverse does not show that tI − Z is regular within the bounds")
-    require(
-        determinant(middle) * (1 if t > 0 else (-1) ** len(low)) < 0, "the determinant has the sign that it has far out"
-    )
-
+    require(determinant(middle) * (1 if t > 0 else (-1) ** len(low)) < 0, "the determinant has the sign that it has far out")
 
 def check_history(x, history):
     """β_t > β_{t-1} ρ_t along a history that μ can make."""
     (value, decayed), betas, z = (ONE, ONE), [ONE], history[-1]
-    require(
-        len(history) > 1 and all(b in dict(x.later(a)) for a, b in zip(history, history[1:])),
-        "μ cannot make this history",
-    )
+    require(len(history) > 1 and all(b in dict(x.later(a)) for a, b in zip(history, history[1:])), "μ cannot make this history")
     for lag, met in enumerate(history[1:], 1):
         decayed *= x.decay[met]
         read, value = x.step(value, met, lag)
         betas.append(ZERO if x.horizon is not None and lag >= x.horizon else decayed * read)
     require(betas[-1] * x.mu[z] > betas[-2] * x.pi[z], "β_t does not exceed β_{t-1} ρ_t at the end of the history")
     return f"β_t ≤ β_{{t-1}} ρ_t fails along {history}"
-
 
 def check_cycle(x, values):
     """Q_k → Q_{k+1} by M with greedy π_k (the first of several best actions), and the last again Q_0: no convergence."""
@@ -292,12 +258,10 @@ def check_cycle(x, values):
             require(after[z] - q[z] - moved == delta, f"step {k} of the cycle is not M Q at pair {z}")
     return f"control cycles with period {len(values)}"
 
-
 def check_variance(x, claim, values, r):
     (low, up), kind = variances(x, values, claim["witness"]), claim["claim"]
     require(max(up) <= r if kind == "variance at most" else max(low) >= r, "the bounds do not show this variance")
     return f"the variance of a correction at Q^π is {kind[9:]} {float(r):.12g}, from the pair where it is largest"
-
 
 def variances(x, q, witness):
     """At Q^π the δ's are uncorrelated: Var Δ = C₂ σ², where C₂ is C of the squares of γ, decay, ratio and cap; σ² = Var δ."""
@@ -309,12 +273,10 @@ def variances(x, q, witness):
     x.decay, x.ratio, x.cap = ([c and c**2 for c in part] for part in (x.decay, x.ratio, x.cap))
     return [[sum(c * s for c, s in zip(row, noise)) for row in C] for C in bounds_of_C(x, witness)]
 
-
 def digest(file):
     """A checksum of all but itself: a changed digit that would leave the proof right is noticed, too."""
     rest = {key: value for key, value in file.items() if key != "sha256"}
     return sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
-
 
 def check(file: Any) -> list[str]:
     """The sentences that hold; raises `Refused` at the first that does not."""
@@ -325,7 +287,6 @@ def check(file: Any) -> list[str]:
     others = "control cycle", "variance at most", "variance at least"  # than Z's factors: they change the problem
     return [check_claim(Problem(file["problem"]) if c["claim"] in others else x, Z, c) for c in file["claims"]]
 
-
 def main(path):
     try:
         with open(path, encoding="utf-8") as text:
@@ -334,7 +295,6 @@ def main(path):
         return f"REFUSED: {reason}"
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
         return f"REFUSED: the file is damaged or no proof ({type(error).__name__}: {error})"
-
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1]))

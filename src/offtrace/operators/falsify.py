@@ -64,7 +64,7 @@ class Falsification:
     method: str
     """How the certificate was computed: `Operator.method`."""
     assumption: str = ""
-    """What the certificate rests on beside arithmetic (custom traces only): `Operator.assumption`."""
+    """What the certificate rests on besides arithmetic (custom traces only): `Operator.assumption`."""
 
     @property
     def found(self) -> bool:

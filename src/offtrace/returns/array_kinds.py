@@ -47,7 +47,7 @@ def register(package: str, load: Loader) -> None:
 def backend_of(arrays: Mapping[str, Array | float | None], differentiable: bool = False) -> Backend[Array]:
     """The one backend for all arrays, which may be lists where they are NumPy's.
 
-    None and a number in the place of gamma are of no kind.
+    None and a number instead of gamma are of no kind.
     """
     kinds: dict[Loader, str] = {}  # from a kind to the first argument that is of it
     for name, array in arrays.items():

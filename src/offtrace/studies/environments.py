@@ -39,7 +39,7 @@ GAMES = (
 
 
 GALLERY: dict[str, partial[MDP]] = {}
-"""The environments that a study can name, beside those of Gymnasium: functions, with the arguments that the name fixes."""
+"""The environments that a study can name, besides those of Gymnasium: functions, with the arguments that the name fixes."""
 
 
 def register_environment(name: str, function: Callable[..., MDP], **fixed: object) -> None:
@@ -62,7 +62,7 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
 
 
 def _origin(entry: partial[MDP]) -> tuple[str, str, dict[str, object]]:
-    """What tells an environment from others of its name; the function is another one if a module is imported anew."""
+    """What tells an environment from others of its name; the function is another one if a module is imported again."""
     return entry.func.__module__, entry.func.__qualname__, entry.keywords
 
 

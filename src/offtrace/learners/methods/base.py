@@ -153,7 +153,7 @@ class Method(ABC):
 
     >>> import offtrace as ot
     >>> from offtrace.learners import GQ
-    >>> GQ(0.9).further  # what it keeps beside the weights
+    >>> GQ(0.9).further  # what it stores besides the weights
     ('w',)
     """
 
@@ -163,7 +163,7 @@ class Method(ABC):
     values: ClassVar[Values] = "action"
     """Whether it learns q(s, a) or v(s)."""
     further: ClassVar[tuple[str, ...]] = ()
-    """The names of the weights that it keeps beside θ, as many as θ has. They are 0 at first, and last as long as θ does."""
+    """The names of the weights that it stores besides θ, as many as θ has. They are 0 at first, and last as long as θ does."""
     traces: ClassVar[tuple[str, ...]] = ()
     """The names of vectors, of the size of θ, that are 0 again when an episode begins. Only features φ may enter them."""
     scalars: ClassVar[tuple[str, ...]] = ()
@@ -183,7 +183,7 @@ class Method(ABC):
     in_loop: ClassVar[bool] = False
     """Whether the compiled loop has this step in itself: then it is fast, and learns offline, from replay and by visits too."""
     uncorrected: ClassVar[bool] = False
-    """Whether it is one of the returns beside the operator: see `UncorrectedLearner`."""
+    """Whether it is one of the returns that have no operator: see `UncorrectedLearner`."""
 
     name: ClassVar[str] = ""
     """How tables print it, such as "GTD(λ)", and a name under which `learners.method` finds it."""
@@ -196,7 +196,7 @@ class Method(ABC):
     proven: ClassVar[str] = ""
     """What is proven of it, in a few words."""
     needs: ClassVar[str] = ""
-    """What it needs beside a trajectory, in a few words."""
+    """What it needs besides a trajectory, in a few words."""
     call: ClassVar[str] = ""
     """One line that makes it, as tables print it; "" for its first alias with typical numbers."""
 
@@ -287,7 +287,7 @@ def key(name: str) -> str:
 def register_method(cls: M) -> M:
     """List a method: `method` finds it by its `name`, its class name and its aliases. Use it above `@dataclass`.
 
-    A name that another method has is refused. The same class, imported anew, takes the place of the old one.
+    A name that another method has is refused. The same class, imported again, replaces the old one.
 
     >>> from offtrace.learners import GQ, register_method
     >>> register_method(GQ) is GQ

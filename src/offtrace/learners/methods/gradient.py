@@ -8,7 +8,7 @@ With x, x' the features of s and s' (x' = 0 at an end), z = ρ(γλz₋ + x), δ
     TDRC(λ)           as GTD(λ), with − α_v κ v in the update of v
     HTD(λ)            z_b = γλz_b + x,   w ← w + α [δz + (x − γx')((z − z_b)·v)],   v ← v + α_v [δz − (x − γx')(z_b·v)]
 
-w and v are updated from their old values; at an episode's end z and z_b begin anew, and v is kept.
+w and v are updated from their old values; at an episode's end z and z_b start again, and v is kept.
 
 *With any trace*: e_t = Σ_k γ^{t-k} b_{k:t-1} x_k, z_t = ρ_t e_t, and e_on = γ times what remains of e_t after the action a_t, so
 that e_{t+1} = e_on + x_{t+1}. The gradient of the projected Bellman error needs E[x_t (e_t − x_t)ᵀ] = E[x_{t+1} e_onᵀ], and so
@@ -61,7 +61,7 @@ class GradientTD(Method):
     eta: float = number(1.0, above=True)
     """α_v = η α."""
     trace: Trace | None = None  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
-    """Any other trace, in the place of importance sampling."""
+    """Any other trace, instead of importance sampling."""
 
     values: ClassVar = "state"
     further: ClassVar[tuple[str, ...]] = ("v",)

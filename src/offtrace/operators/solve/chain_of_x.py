@@ -31,7 +31,7 @@ MOST_NUMBERS = 60_000_000
 SMALL = 256
 """A matrix of so many numbers is kept dense: SciPy would take longer to begin with it than to multiply."""
 More = tuple[np.ndarray | int, np.ndarray | int]
-"""What is read at each pair beside M: where no cap acts, and where each read-out is at its cap."""
+"""What is read at each pair besides M: where no cap acts, and where each read-out is at its cap."""
 
 
 @dataclass(frozen=True, eq=False)

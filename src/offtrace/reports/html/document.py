@@ -38,7 +38,7 @@ class Paragraph(Part):
 
 @dataclass(frozen=True)
 class Select:
-    """A choice beside a figure, which the script finds by `control`."""
+    """A choice next to a figure, which the script finds by `control`."""
 
     label: str
     control: str
@@ -151,7 +151,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that stands in the head of a page."""
+    """A number in the head of a page."""
 
     name: str
     text: str
@@ -163,7 +163,7 @@ class Page:
     """A page of sections, as one file."""
 
     kind: str
-    """What it is about, beside the name of offtrace."""
+    """What it is about, besides the name of offtrace."""
     title: str
     eyebrow: str
     question: str

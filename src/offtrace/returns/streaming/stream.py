@@ -11,7 +11,7 @@ On state values the start's own action acts, one step later, and δ carries a ra
 
 Summed over t, the updates are Σ_k Δ_k ∇v_k, with the Δ of `state_targets`, its `correction`.
 
-The returns beside the operator (Peng's Q(λ), n-step) bootstrap from v = `next_value` alone. With z_t = Σ_k (γ_k ··· γ_{t-1})
+The returns that have no operator (Peng's Q(λ), n-step) bootstrap from v = `next_value` alone. With z_t = Σ_k (γ_k ··· γ_{t-1})
 λ^{t-k} ∇q_k, k among the last n steps,
 
     update_t = δ_t ∇q_t + δ'_t (z_t − ∇q_t),      δ'_t = r_t + γ_t v_{t+1} − v_t,      v_t the `next_value` of the step before
@@ -42,7 +42,7 @@ class Stream:
     An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
     of the step, counted from 0 when the stream is created, through all episodes.
 
-    With `values="state"` it is a trace of state values: `step` takes `value` in the place of q, both log-probabilities, and where
+    With `values="state"` it is a trace of state values: `step` takes `value` instead of q, both log-probabilities, and where
     the state is, or the gradient of its value. With a `transform` h, q, value and next_value are h of returns, δ is one of
     returns, and gradients are those of h⁻¹(q).
 

@@ -109,7 +109,7 @@ def linear_rows(
 ):  # fmt: skip
     """Compute Δ in chunks of GROUPS · 8 steps from the row's end: a part of ROWS rows. On state values write all results.
 
-    A pass that is to store MAPS has them in the place of `out`.
+    A pass that is to store MAPS has them instead of `out`.
 
     Eight steps are one thread's and go one by one; groups of eight, numbered from the end, are scanned. (A scan in reverse
     would be one line; Triton's turns all lanes round, which takes longer than all the rest.)
