@@ -1,6 +1,6 @@
 """How long `offtrace logs evaluate` takes with each model of Q, on about 28,000 rows of MountainCar, as one would call it.
 
-    .venv/bin/python benchmarks/evaluation_models.py [trees network …]
+    .venv/bin/python benchmarks/evaluation_models.py [linear fourier refits]
 
 Writes the log (145 episodes, μ pushes along the velocity, half of its actions random) and the policy into a folder of its own,
 runs the command for each model, and prints its wall time, its CPU time and its headline. `refits` is `evaluate` with a regressor
@@ -74,7 +74,7 @@ def timed(command: list[str]) -> tuple[float, float, str]:
 
 
 def main() -> None:
-    models = sys.argv[1:] or ["fourier", "trees", "network", "refits"]
+    models = sys.argv[1:] or ["linear", "fourier", "refits"]
     with tempfile.TemporaryDirectory() as folder:
         file, policy, script = (Path(folder) / name for name in ("log.parquet", "policy.py", "regressor.py"))
         print(f"{log(file):,} rows of {EPISODES} episodes")

@@ -1,4 +1,5 @@
-"""How good the headline of `logs.evaluate` is, beside four plain peers, on problems with a known truth (`logs_problems.py`).
+"""How good the headline of `logs.evaluate` is, beside four plain peers, on problems with a known truth, which are in
+`logs_problems.py` and `logs_held_out.py`.
 
     python benchmarks/logs_headline.py [--repeats 40] [--sizes 50 500] [--which developed|held-out|all] [--only NAME …]
 
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from logs_problems import DEVELOPED, HELD_OUT, Problem, simulate, true_value
+from logs_held_out import HELD_OUT
+from logs_problems import DEVELOPED, Problem, simulate, true_value
 from sklearn.linear_model import Ridge
 
 from offtrace.logs import Logs, evaluate
@@ -139,9 +141,9 @@ def measure(problem: Problem, size: int, repeats: int, truth: float, first_seed:
         for name, value in peers(logs, problem).items():
             record.errors.setdefault(name, []).append(value - truth)
         begin = time.perf_counter()
-        result = evaluate(
-            logs, problem.target if not logs.tabular else problem.target(np.arange(logs.states)), gamma=problem.gamma
-        )
+        target = problem.target(np.arange(logs.states)) if logs.tabular else problem.target
+        users = np.arange(logs.episodes) // problem.per_user if problem.per_user > 1 else None
+        result = evaluate(logs, target, gamma=problem.gamma, cluster=users)
         record.seconds += time.perf_counter() - begin
         head = result.headline
         record.errors.setdefault("headline", []).append(head.estimate - truth)

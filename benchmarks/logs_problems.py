@@ -1,7 +1,7 @@
 """Problems with a known truth, none of them in the gallery, for the benchmark of `logs.evaluate` (`logs_headline.py`).
 
-A problem simulates many episodes at a time: what is hidden, what is observed of it, what the two policies do. `DEVELOPED` were
-looked at while the headline was designed; `HELD_OUT` were only run at the end.
+A problem simulates many episodes at a time: what is hidden, what is observed of it, what the two policies do. All problems here
+were looked at while the headline was designed; those of `logs_held_out.py` were run once, at the end.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ class Problem:
     """Whether μ is logged."""
     kind: str = ""
     """What is hard about it."""
+    value: float | None = None
+    """V(π) where it is known exactly; None: by simulation."""
+    per_user: int = 1
+    """How many episodes in a row belong to one user."""
 
 
 def simulate(problem: Problem, episodes: int, seed: int) -> Logs:
@@ -78,7 +82,9 @@ def simulate(problem: Problem, episodes: int, seed: int) -> Logs:
 
 
 def true_value(problem: Problem, episodes: int = 400_000, seed: int = 12345) -> tuple[float, float]:
-    """V(π) by simulation of π, and its standard error."""
+    """V(π), and its standard error: 0 if it is known, else from simulation of π."""
+    if problem.value is not None:
+        return problem.value, 0.0
     rng, sums = np.random.default_rng(seed), []
     steps = problem.horizon
     if problem.cut:
@@ -102,18 +108,18 @@ def _draw(p: Array, rng: Rng) -> NDArray[np.int64]:
     return (rng.random((len(p), 1)) > p.cumsum(axis=1)[:, :-1]).sum(axis=1)
 
 
-def _choose(best: NDArray[np.int64], actions: int, epsilon: float) -> Array:
+def choose(best: NDArray[np.int64], actions: int, epsilon: float) -> Array:
     p = np.full((len(best), actions), epsilon / actions)
     p[np.arange(len(best)), best] += 1 - epsilon
     return p
 
 
-def _softmax(x: Array) -> Array:
+def softmax(x: Array) -> Array:
     e = np.exp(x - x.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)
 
 
-def _never(n: int) -> NDArray[np.bool_]:
+def never(n: int) -> NDArray[np.bool_]:
     return np.zeros(n, bool)
 
 
@@ -125,8 +131,12 @@ def _table_process(name: str, S: int, A: int, seed: int, *, gamma: float, horizo
     chance = rng.dirichlet(np.ones(branches), (S, A))
     mean = rng.normal(size=(S, 1)) + 0.7 * rng.normal(size=(S, A))
     taste = rng.normal(size=(S, A))
-    mu, pi = _softmax(sharp * taste), _softmax(sharp * taste + apart * (mean - mean.mean(axis=1, keepdims=True)))
+    mu, pi = softmax(sharp * taste), softmax(sharp * taste + apart * (mean - mean.mean(axis=1, keepdims=True)))
     ending = np.where(rng.random(S) < 0.3, end, 0.0)
+    moves, v = np.zeros((S, S)), np.zeros(S)
+    np.add.at(moves, (np.arange(S)[:, None, None], following), pi[:, :, None] * chance * (1 - ending)[:, None, None])
+    for _ in range(20_000 if more.get("cut") else horizon):
+        v = (pi * mean).sum(axis=1) + gamma * moves @ v
 
     def step(h: Array, a: NDArray[np.int64], rng: Rng) -> Step:
         s = h[:, 0].astype(int)
@@ -142,6 +152,7 @@ def _table_process(name: str, S: int, A: int, seed: int, *, gamma: float, horizo
         "observe": ids,
         "behavior": lambda h: mu[ids(h)],
         "target": lambda s: pi[s],
+        "value": float(v[: min(S, 5)].mean()),
         **more,
     }
     return Problem(
@@ -149,7 +160,7 @@ def _table_process(name: str, S: int, A: int, seed: int, *, gamma: float, horizo
     )
 
 
-# --- looked at while the headline was designed ------------------------------------------------------------------------
+# --- of the first round ------------------------------------------------------------------------
 
 
 def _bakery() -> Problem:
@@ -165,7 +176,7 @@ def _bakery() -> Problem:
     return Problem(
         "bakery", 4, 1.0, 12, lambda rng, n: np.column_stack([rng.integers(0, 3, n), np.zeros(n)]).astype(float), step,
         lambda h: h[:, 0].astype(np.int64), lambda h: np.tile([0.3, 0.3, 0.2, 0.2], (len(h), 1)),
-        lambda s: _choose(np.clip(3 - s, 0, 3), 4, 0.1), states=7, kind="time matters and is not in the state",
+        lambda s: choose(np.clip(3 - s, 0, 3), 4, 0.1), states=7, kind="time matters and is not in the state",
     )  # fmt: skip
 
 
@@ -173,8 +184,8 @@ def _shelf(skew: float = 1.0, name: str = "shelf of 40") -> Problem:
     """One step: 4 kinds of customers, 40 articles, few buy."""
     rng = np.random.default_rng(5)
     buys = 0.02 + 0.25 * rng.beta(0.6, 4, (4, 40))
-    mu = _softmax(skew * rng.normal(size=(4, 40)))
-    pi = _softmax(12 * buys / buys.std() * 0.12 + 0.3 * rng.normal(size=(4, 40)))
+    mu = softmax(skew * rng.normal(size=(4, 40)))
+    pi = softmax(12 * buys / buys.std() * 0.12 + 0.3 * rng.normal(size=(4, 40)))
 
     def step(h: Array, a: NDArray[np.int64], rng: Rng) -> Step:
         return h, (rng.random(len(h)) < buys[h[:, 0].astype(int), a]) * 1.0, np.ones(len(h), bool)
@@ -193,7 +204,7 @@ def _server() -> Problem:
         load = np.clip(0.9 * h[:, 1] + 0.1 * 1.2 + 0.15 * rng.normal(size=len(h)), 0.2, 2.5)
         queue = np.maximum(h[:, 0] + rng.poisson(load) - rng.poisson(0.5 + 0.8 * a), 0)
         queue = np.minimum(queue, 30)
-        return np.column_stack([queue, load]), -0.1 * queue - 0.25 * a**2, _never(len(h))
+        return np.column_stack([queue, load]), -0.1 * queue - 0.25 * a**2, never(len(h))
 
     def features(h: Array) -> Array:
         return np.column_stack([h[:, 0] / 10, h[:, 1]])
@@ -201,7 +212,7 @@ def _server() -> Problem:
     return Problem(
         "server", 3, 0.95, 40, lambda rng, n: np.column_stack([rng.poisson(2, n), rng.uniform(0.8, 1.6, n)]).astype(float),
         step, features, lambda h: np.tile([0.3, 0.4, 0.3], (len(h), 1)),
-        lambda x: _softmax(np.column_stack([1 - 4 * x[:, 0], 0.5 * np.ones(len(x)), 4 * x[:, 0] - 1])), cut=True,
+        lambda x: softmax(np.column_stack([1 - 4 * x[:, 0], 0.5 * np.ones(len(x)), 4 * x[:, 0] - 1])), cut=True,
         kind="features, a limit of the log",
     )  # fmt: skip
 
@@ -221,7 +232,7 @@ def _lake() -> Problem:
 
     return Problem(
         "lake", 4, 0.97, 80, lambda rng, n: np.zeros((n, 1)), step, lambda h: h[:, 0].astype(np.int64),
-        lambda h: _choose(best[h[:, 0].astype(int)], 4, 0.7), lambda s: _choose(best[s], 4, 0.2), states=25,
+        lambda h: choose(best[h[:, 0].astype(int)], 4, 0.7), lambda s: choose(best[s], 4, 0.2), states=25,
         kind="a rare reward at the end",
     )  # fmt: skip
 
@@ -232,7 +243,7 @@ def _mood() -> Problem:
     def step(h: Array, a: NDArray[np.int64], rng: Rng) -> Step:
         mood = np.where(rng.random(len(h)) < 0.1 + 0.25 * (a == 1), 1 - h[:, 0], h[:, 0])
         seen = np.where(rng.random(len(h)) < 0.7, mood, 1 - mood)
-        return np.column_stack([mood, seen]), mood + 0.3 * (a == 0) + 0.3 * rng.normal(size=len(h)), _never(len(h))
+        return np.column_stack([mood, seen]), mood + 0.3 * (a == 0) + 0.3 * rng.normal(size=len(h)), never(len(h))
 
     def reset(rng: Rng, n: int) -> Array:
         mood = rng.integers(0, 2, n)
@@ -240,7 +251,7 @@ def _mood() -> Problem:
 
     return Problem(
         "mood", 2, 1.0, 10, reset, step, lambda h: h[:, 1].astype(np.int64), lambda h: np.full((len(h), 2), 0.5),
-        lambda s: _choose(1 - s, 2, 0.4), states=2, kind="states hide something",
+        lambda s: choose(1 - s, 2, 0.4), states=2, kind="states hide something",
     )  # fmt: skip
 
 
@@ -253,10 +264,10 @@ def _claims() -> Problem:
         claim = np.where(rng.random(len(h)) < 0.05 + 0.02 * a, rng.lognormal(1.0, 1.3, len(h)), 0.0)
         return following, reward + 1 - claim, over
 
-    return Problem(**{**vars(base), "step": step, "kind": "heavy-tailed rewards"})
+    return Problem(**{**vars(base), "step": step, "value": None, "kind": "heavy-tailed rewards"})
 
 
-DEVELOPED: tuple[Problem, ...] = (
+FIRST: tuple[Problem, ...] = (
     _bakery(),
     _shelf(),
     _server(),
@@ -268,7 +279,7 @@ DEVELOPED: tuple[Problem, ...] = (
 )
 
 
-# --- held out: only run at the end ------------------------------------------------------------------------------------
+# --- held out in the first round, and looked at since ------------------------------------------------------------------
 
 
 def _forge() -> Problem:
@@ -284,7 +295,7 @@ def _forge() -> Problem:
     return Problem(
         "forge", 3, 0.97, 60, lambda rng, n: rng.random((n, 2)) * 0.4, step, lambda h: h.copy(),
         lambda h: np.tile([0.6, 0.2, 0.2], (len(h), 1)),
-        lambda x: _choose(np.where(x[:, 0] > 0.6, 2, np.where(x[:, 1] > 0.6, 1, 0)), 3, 0.1), cut=True,
+        lambda x: choose(np.where(x[:, 0] > 0.6, 2, np.where(x[:, 1] > 0.6, 1, 0)), 3, 0.1), cut=True,
         kind="features whose value bends",
     )  # fmt: skip
 
@@ -301,7 +312,7 @@ def _fares() -> Problem:
     return Problem(
         "fares", 3, 1.0, 15, lambda rng, n: np.column_stack([rng.integers(5, 9, n), np.zeros(n)]).astype(float), step,
         lambda h: h[:, 0].astype(np.int64), lambda h: np.tile([0.5, 0.3, 0.2], (len(h), 1)),
-        lambda s: _choose(np.where(s > 5, 1, 2), 3, 0.15), states=9, kind="time matters and is not in the state",
+        lambda s: choose(np.where(s > 5, 1, 2), 3, 0.15), states=9, kind="time matters and is not in the state",
     )  # fmt: skip
 
 
@@ -317,11 +328,11 @@ def _tutor() -> Problem:
         skill = h[:, 0] + 0.25 * fit - 0.05
         seen = skill + 0.7 * rng.normal(size=len(h))
         effort = np.clip(h[:, 2] + 0.1 * rng.normal(size=len(h)), 0, 1)
-        return np.column_stack([skill, seen, effort]), fit + 0.2 * effort, _never(len(h))
+        return np.column_stack([skill, seen, effort]), fit + 0.2 * effort, never(len(h))
 
     return Problem(
         "tutor", 4, 1.0, 8, reset, step, lambda h: h[:, 1:].copy(), lambda h: np.full((len(h), 4), 0.25),
-        lambda x: _choose(np.clip(np.round(x[:, 0] + 1.5), 0, 3).astype(int), 4, 0.3), kind="features that hide something",
+        lambda x: choose(np.clip(np.round(x[:, 0] + 1.5), 0, 3).astype(int), 4, 0.3), kind="features that hide something",
     )  # fmt: skip
 
 
@@ -331,9 +342,10 @@ def _dull() -> Problem:
     base = _table_process("dull logging", 8, 3, 8, gamma=0.9, horizon=15, end=0.1)
     mu = np.full((8, 3), 0.03)
     mu[np.arange(8), rng.integers(0, 3, 8)] = 0.94
-    pi = 0.6 * mu + 0.4 * _softmax(rng.normal(size=(8, 3)))
+    pi = 0.6 * mu + 0.4 * softmax(rng.normal(size=(8, 3)))
     return Problem(**{
-        **vars(base), "behavior": lambda h: mu[h[:, 0].astype(int)], "target": lambda s: pi[s], "kind": "very skewed logging",
+        **vars(base), "behavior": lambda h: mu[h[:, 0].astype(int)], "target": lambda s: pi[s], "value": None,
+        "kind": "very skewed logging",
     })  # fmt: skip
 
 
@@ -358,11 +370,11 @@ def _offers() -> Problem:
 
     return Problem(
         "offers", 6, 1.0, 1, lambda rng, n: rng.normal(size=(n, 5)), step, lambda h: h.copy(),
-        lambda h: _softmax(0.5 * h @ theta.T), lambda x: _softmax(-0.7 * x @ theta.T), kind="one step with features",
+        lambda h: softmax(0.5 * h @ theta.T), lambda x: softmax(-0.7 * x @ theta.T), kind="one step with features",
     )  # fmt: skip
 
 
-HELD_OUT: tuple[Problem, ...] = (
+SECOND: tuple[Problem, ...] = (
     _forge(),
     _fares(),
     _tutor(),
@@ -372,3 +384,5 @@ HELD_OUT: tuple[Problem, ...] = (
     _offers(),
     _table_process("warehouse", 150, 5, 41, gamma=0.95, horizon=30, end=0.08, kind="a large table, few visits"),
 )
+
+DEVELOPED = FIRST + SECOND

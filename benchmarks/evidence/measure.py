@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,7 +22,6 @@ from scipy.special import betaincinv  # pyright: ignore
 from evidence.cases import Case, cases
 from offtrace._shared.cores import cores
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.logs.choosing import choose
 from offtrace.logs.evaluation import evaluate
 from offtrace.logs.result import Row
 from offtrace.traces import Trace, trace
@@ -159,11 +158,6 @@ def _cases() -> dict[str, Case]:
     return cases()
 
 
-def chosen_title(plan: Plan) -> str:
-    """What the estimate with a λ that the data choose is called."""
-    return f"fitted, {trace(plan.traces[0], lam=1.0).title}, λ chosen"
-
-
 def repetition(name: str, seed: int, plan: Plan) -> tuple[Found, tuple[float, float, float]]:
     """Every estimate of one repetition; V(μ), steps and effective episodes of its log."""
     case = _cases()[name]
@@ -181,9 +175,6 @@ def repetition(name: str, seed: int, plan: Plan) -> tuple[Found, tuple[float, fl
     keep(result.headline, HEADLINE)
     for each in others:
         keep(evaluate(logs, case.target, trace=each, estimators=[FITTED], **options)[FITTED])
-    rule = [replace(first, lam=1.0)]  # pyright: ignore[reportCallIssue]
-    lam = getattr(choose(logs, case.target, traces=rule, lambdas=[0.0, *plan.lams], **options).trace, "lam", 0.0)
-    found[chosen_title(plan)] = found[DIRECT if lam == 0.0 else f"fitted, {first.title}, λ = {lam:g}"]
     return found, (result.observed.estimate, float(len(logs)), result.diagnosis.effective)
 
 
@@ -264,7 +255,7 @@ def _measured(case: Case, found: list[tuple[Found, tuple[float, float, float]]],
 def _place(score: Score, plan: Plan) -> tuple[int, int, float]:
     """Where the score stands in tables: the direct method, each rule by λ, the chosen λ, the others, the headline."""
     ruled = [trace(name, lam=1.0).title for name in plan.traces]
-    groups = {DIRECT: 0, chosen_title(plan): 2, HEADLINE: 4}
+    groups = {DIRECT: 0, HEADLINE: 4}
     if score.rule:
         return 1, ruled.index(score.rule), score.lam or 0.0
     return groups.get(score.title, 3), 0, 0.0

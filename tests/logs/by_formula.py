@@ -63,12 +63,12 @@ def weighted(episodes: list[Episode], γ: float) -> float:
     return sum(weight(e, 10**9) * discounted(e, γ) for e in episodes) / sum(weight(e, 10**9) for e in episodes)
 
 
-def per_decision(episodes: list[Episode], γ: float, bound: float = math.inf) -> float:
-    """(1/n) Σ_i Σ_t γ^t ρ_{0:t} r_t, with ρ_{0:t} not above the bound."""
+def per_decision(episodes: list[Episode], γ: float) -> float:
+    """(1/n) Σ_i Σ_t γ^t ρ_{0:t} r_t."""
     total = 0.0
     for e in episodes:
         for t in range(len(e["reward"])):
-            total += γ**t * min(bound, weight(e, t)) * reward(e, t, γ)
+            total += γ**t * weight(e, t) * reward(e, t, γ)
     return total / len(episodes)
 
 

@@ -124,7 +124,7 @@ def test_truncated_episodes_bootstrap_and_terminated_ones_do_not() -> None:
     ended = replace(logs, terminated=logs.truncated, truncated=logs.terminated)
     wanted = 1 + 0.9 + 0.81
     for row in evaluate(ended, pi, trace=ot.RBIS(lam=1.0), gamma=0.9).estimates:
-        if row.estimator in ("marginalised IS", "fitted", "direct method"):
+        if row.estimator in ("fitted", "direct method"):
             continue  # one state, whose value is taken for the same at all steps: they are not, but by the step
         assert row.estimate == pytest.approx(wanted), row.estimator
 
@@ -180,10 +180,8 @@ def test_support_is_measured() -> None:
     mu = np.full((logs.states, 3), 1 / 3)
     mu[pair[0]] = [0.5, 0.5, 0.0]
     logs = simulate(mdp, mu, seed=np.random.default_rng(0), episodes=200, limit=7)
-    support = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma).diagnosis.support
-    assert support.by_state is not None
-    assert support.by_state[pair[0]] == pytest.approx(pi[pair[0], 2])
-    assert support.share == pytest.approx(pi[pair[0], 2] * np.mean(logs.state == pair[0]))
+    outside = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=mdp.gamma).diagnosis.outside
+    assert outside == pytest.approx(pi[pair[0], 2] * np.mean(logs.state == pair[0]))
 
 
 def test_other_first_states() -> None:
@@ -195,7 +193,7 @@ def test_other_first_states() -> None:
     assert everywhere.value == pytest.approx(np.nansum(everywhere.state_values * weights))
     assert "initial=<list of 300>" in evaluate(logs, pi, trace=ot.RBIS(), gamma=0.9, initial=[0] * 300).call
     assert by_weights.rows()[0]["low"] == pytest.approx(everywhere.rows()[0]["low"])
-    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method", "marginalised IS"]
+    assert [row.estimator for row in everywhere.estimates] == ["fitted", "direct method"]
     assert everywhere.conservative is None
 
 
@@ -227,7 +225,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"resamples": 0}, "resamples must be an integer of at least 1"),
     ({"refits": -1}, "refits must be an integer"),
     ({"folds": 2.5}, "folds must be an integer"),
-    ({"bound": 0}, "must be above 0"),
     ({"trace": ot.VariableLambda(lam=[0.5, 0.5])}, "one λ for each of the"),
 ]
 
@@ -292,7 +289,6 @@ def test_an_empty_conservative_interval_is_said_to_be_empty() -> None:
     assert "conservative interval for V(π): empty, given" in repr(wrong)
     assert wrong.warnings[0] == f"the conservative interval is empty: {c.empty}"
     assert all(np.isnan(row["conservative_low"]) and np.isnan(row["conservative_high"]) for row in wrong.rows())
-    assert ">empty<" in wrong._repr_html_()
     shown = evaluation_page.html(wrong)
     assert "interval, which needs no large sample, is empty: by the data V(π) is at least" in shown
     assert "NaN" not in shown.split('type="application/json"')[1].split("</script>")[0]
@@ -328,9 +324,7 @@ def test_what_does_not_settle_has_no_interval() -> None:
             assert row.estimate == pytest.approx(3.0), row.estimator
     for row in result.estimates[:7]:
         assert np.isnan([row.low, row.high]).all(), row.estimator
-    assert result.diagnosis.influence is None
     assert str(result) == repr(result)
-    assert "nan" not in result._repr_html_()
 
 
 def test_a_reason_is_printed_once_for_all_rows() -> None:

@@ -11,10 +11,9 @@ import helpers
 import offtrace as ot
 from logs import by_formula, settings
 from offtrace import mdps
-from offtrace.logs import Features, Logs, Regressor, evaluate, simulate
+from offtrace.logs import Features, Regressor, evaluate, simulate
 from offtrace.logs import bases as linear_bases
 from offtrace.logs import fit as fitted_iteration
-from offtrace.logs import operator as sampled_operator
 from offtrace.logs.container import take
 from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import as_policy
@@ -142,14 +141,6 @@ def test_pull_of_a_table_is_that_of_leaving_an_episode_out(greedy: bool) -> None
     np.testing.assert_allclose(found.influence(gradient), np.array(wanted) - np.mean(wanted), atol=1e-8)
 
 
-def test_diagnosis_in_pieces_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = operator(ot.RBIS(lam=0.9))
-    whole = ot.diagnose(s.trace, **s._arrays(slice(0, len(s.logs)))).pooled
-    monkeypatch.setattr(sampled_operator, "PIECE", 16)
-    for name, number in vars(s.diagnosis()).items():
-        assert number == pytest.approx(getattr(whole, name)), name
-
-
 def test_one_hot_features_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of states, of pairs, and a regressor that takes means give what the table gives."""
     tree = pytest.importorskip("sklearn.tree")
@@ -176,27 +167,6 @@ def test_one_hot_features_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     for other in table.estimates[2:]:  # cross-fitted: not the same Q̂
         row = result[other.estimator]
         assert row.estimate == pytest.approx(other.estimate, abs=0.5 * row.standard_error), row.estimator
-
-
-@pytest.mark.parametrize("model", ["trees", "network"])
-def test_named_regressors_fit(model: str) -> None:
-    """With γ = 0, Q(x, a) is the mean reward, here ±x: trees and a network find Σ_a π(a) Q, for a π that μ is not."""
-    for part in ("ensemble", "neural_network"):
-        pytest.importorskip(f"sklearn.{part}")
-    rng, n = np.random.default_rng(0), 600
-    x, action = rng.uniform(1.0, 2.0, (n, 1)), rng.integers(0, 2, n)
-    one = {"state": x, "next_state": x, "action": action, "reward": np.where(action == 1, x[:, 0], -x[:, 0])}
-    ends = {"starts": np.arange(n + 1), "terminated": np.ones(n, bool), "truncated": np.zeros(n, bool)}
-    logs = Logs(**one, **ends, log_mu=np.log(np.full(n, 0.5)), states=0, actions=2)
-
-    def pi(x: np.ndarray) -> np.ndarray:
-        return np.tile([0.1, 0.9], (len(x), 1))
-
-    with pytest.importorskip("threadpoolctl").threadpool_limits(1):
-        result = evaluate(logs, pi, trace=ot.RBIS(lam=0.9), gamma=0.0, model=model, estimators="fitted", refits=2)
-    assert result.value == pytest.approx(0.8 * x.mean(), rel=0.05)
-    assert 0 < result["fitted"].standard_error < 0.2
-    np.testing.assert_allclose(result.q(np.array([[1.2], [1.8]])), [[-1.2, 1.2], [-1.8, 1.8]], atol=0.25)
 
 
 def test_features_that_hold_the_truth_find_it() -> None:

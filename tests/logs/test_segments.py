@@ -71,6 +71,8 @@ def test_clusters_widen_intervals_and_are_named(logs: Logs) -> None:
     alone, together = (evaluate(logs, TARGET, gamma=1.0, cluster=cluster) for cluster in (None, "user"))
     assert together.value == alone.value
     assert together.headline.high - together.headline.low > 1.3 * (alone.headline.high - alone.headline.low)
+    widths = [each.observed.high - each.observed.low for each in (together, alone)]
+    assert widths[0] > 1.3 * widths[1]  # that of V(μ) too
     assert "effective clusters of 60 support this" in together.plain()
     assert "effective episodes of 240 support this" in alone.plain()
     with pytest.raises(ValueError, match=r"no such column \(did you mean 'user'\?\).*Columns\(keep='usr'\)"):

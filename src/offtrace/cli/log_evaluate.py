@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,11 +22,10 @@ class Evaluate(ByTrace, Reading):
     """The options of `evaluate`."""
 
     policy: Annotated[tuple[str, ...] | None, arg(metavar="FILE [FILE …]", help=f"{POLICY}; several are ranked")] = None
-    choose_lam: bool = False  # let the data choose λ of the trace, and say why
     # the number of the step is a part of the state, or not; where episodes end by a horizon it is by default
     step: Literal["yes", "no"] | None = None
-    # of Q: a table for ids, linear or random Fourier features by default, whichever predicts better
-    model: Literal["table", "linear", "fourier", "trees", "network"] | None = None
+    # of Q: a table for ids, random Fourier features for features by default
+    model: Literal["table", "linear", "fourier"] | None = None
     # only these, where all that can be computed is the default; `offtrace logs estimators` lists them
     estimators: Names = None
     # μ as logged, and estimated where it was not; estimated in any case; or not even then
@@ -35,8 +33,6 @@ class Evaluate(ByTrace, Reading):
     # the first states to average over, by their names or ids; or one .npy file of ids, of a distribution [S], or of features
     # [m, d]. Those of the episodes by default
     initial: Annotated[tuple[str, ...] | None, arg(metavar="STATE [STATE …]")] = None
-    # V(π) of each policy, where it is known: for regret and rank correlation
-    truths: Annotated[tuple[float, ...] | None, arg(metavar="X [X …]")] = None
     # the column of what episodes belong to, such as a user: intervals take these for independent
     cluster: str | None = None
     by: str | None = None  # the column of segments, such as regions: each is evaluated from its own episodes, too
@@ -61,14 +57,10 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
 
     Example: `offtrace logs evaluate logs.parquet --policy greedy.npz --gamma 0.99 --page result.html`
     """
-    from offtrace._shared.progress_bar import ProgressBar
-    from offtrace.logs.choosing import choose
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.evaluation import evaluate
 
-    rule, targets, truths = options.rule_of(), _policies(options), options.truths
-    if truths is not None and len(truths) != len(targets):
-        raise ValueError(f"--truths has {len(truths)} values for {len(targets)} policies")
+    rule, targets = options.rule_of(), _policies(options)
     first = next(iter(targets.values()))
     logs = options.read(first, options.cluster, options.by)
     say = (lambda text: None) if options.json else print
@@ -81,19 +73,12 @@ def evaluate(options: Annotated[Evaluate, arg(name="")]) -> int:
         "behavior": {"logged": None, "estimate": "estimate", "unknown": False}[options.behavior],
         "initial": _initial(options.initial, logs),
     }
-    if options.choose_lam:
-        choice = choose(logs, first.policy, traces=None if rule is None else [rule], **given)
-        rule = choice.trace
-        say(choice)
     given |= {name: getattr(options, name) for name in PASSED}
     given |= {"trace": rule, "step": None if options.step is None else options.step == "yes"}
-    with ProgressBar() as bar:
-        given["progress"] = bar.show if sys.stderr.isatty() else None
-        if len(targets) > 1:
-            known = None if truths is None else dict(zip(targets, truths, strict=True))
-            result = compare(logs, {name: each.policy for name, each in targets.items()}, truths=known, **given)
-        else:
-            result = evaluate(logs, first.policy, **given)
+    if len(targets) > 1:
+        result = compare(logs, {name: each.policy for name, each in targets.items()}, **given)
+    else:
+        result = evaluate(logs, first.policy, **given)
     print(json.dumps(result.as_json(), ensure_ascii=False, indent=2) if options.json else result)
     if options.csv is not None:
         with Path(options.csv).open("w", newline="", encoding="utf-8") as file:

@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from offtrace.logs.choosing import Choice, choose
     from offtrace.logs.comparing import Comparison, compare
     from offtrace.logs.container import Logs
     from offtrace.logs.description import Coverage, Description, describe
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ESTIMATORS",
-    "Choice",
     "Columns",
     "Comparison",
     "Coverage",
@@ -46,7 +44,6 @@ __all__ = [
     "Regressor",
     "Result",
     "Swept",
-    "choose",
     "compare",
     "describe",
     "distribution",
@@ -58,7 +55,6 @@ __all__ = [
 ]
 
 _HOME = {
-    "choosing": ("Choice", "choose"),
     "comparing": ("Comparison", "compare"),
     "container": ("Logs",),
     "description": ("Coverage", "Description", "describe"),

@@ -138,5 +138,5 @@ def _default_classifier(seed: int) -> object:
             f"these logs have no μ, and to estimate it from features needs scikit-learn: {install('logs')}. "
             "Tree Backup and Q(λ) need no μ: behavior=False"
         ) from None
-    made: Any = HistGradientBoostingClassifier  # its stubs know early_stopping as a string only
-    return made(learning_rate=0.05, early_stopping=True, random_state=seed)
+    classifier: Any = HistGradientBoostingClassifier  # its stubs know early_stopping as a string only
+    return classifier(learning_rate=0.05, early_stopping=True, random_state=seed)

@@ -1,14 +1,12 @@
 """What can go wrong with an estimator, each kind by itself: a check says what was found, and whether it failed.
 
 finds V(μ)      a model of Q that is asked for the policy that made the logs must find what was observed
-support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged (`marginalised`: reaches such a state)
+support         E[γ^τ], τ the first time that π takes a pair (s, a) that was never logged
 thin            of features: (Σρ)² / Σρ² over steps, on which a fit of what the target does rests
 settled         whether the iteration ended in a fixed point
 hidden          whether the past of an episode tells what follows, given state and action: states should be Markov
-residual        TD errors of episodes that the fit did not see: their mean, by action and time, should be 0
 mean weight     of whole episodes W_{T−1}, or Σ_t γ^t W_t / Σ_t γ^t; its expectation is 1
 worth           (ΣW)² / ΣW²: how many episodes the weights are worth
-cut off         the share of the weights that the bound of truncated IS takes away, which is bias
 rests on        on how many episodes the estimate rests, and how many earned something else than most did
 range           whether the estimate is one that rewards and horizon allow
 """
@@ -16,35 +14,32 @@ range           whether the estimate is one that rewards and horizon allow
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from offtrace._shared.number_text import count, interval, number, percent
-from offtrace.logs.behavior import deal
-from offtrace.logs.container import take
-from offtrace.logs.fit import Fit, Regressed, Regressor, fit
-from offtrace.logs.importance import Weights, kish, worth
+from offtrace.logs.fit import Fit, Regressed
+from offtrace.logs.importance import Weights, worth
 from offtrace.logs.intervals import by_cluster
-from offtrace.logs.on_policy import first_values, on_policy
+from offtrace.logs.on_policy import value_of_behavior
+from offtrace.logs.registry import ESTIMATORS
 from offtrace.logs.support import way_out
 
 if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
-    from offtrace.logs.operator import Sampled
+    from offtrace.logs.result import Row
 
 MUCH = 0.01
-"""Of the target's way outside the data, and of weights cut off."""
+"""Of the target's way outside the data."""
 HANDFUL = 30
 """Episodes on which an answer must rest."""
 FEWEST = 10
 """Episodes that weights must be worth for an interval."""
 NARROW = 0.01
 """An interval as narrow as this, in ranges of the returns, need not rest on many episodes: transitions are deterministic."""
-AGES = 4
-"""Stretches of an episode in which TD errors are looked at."""
 
 
 @dataclass(frozen=True)
@@ -58,136 +53,64 @@ class Check:
     failed: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Estimated:
-    """What an estimator found."""
-
-    value: float
-    contributions: NDArray[np.float64]
-    """[E]: what each episode contributes."""
-    low: float
-    high: float
-
-    def effective(self, evidence: Evidence) -> float:
-        """On how many episodes (or clusters) the estimate rests: (Σ|d|)² / Σd², d = contribution − estimate."""
-        x = by_cluster(self.contributions[:, None], evidence.cluster)[:, 0]
-        return kish(x - x.mean()) if np.isfinite(x).all() else 0.0
-
-
-Checking = Callable[["Evidence", Estimated], Check | None]
-"""A check; None where there is nothing to look at."""
+Checking = Callable[["Evidence", "Row"], Check | None]
+"""A check of a row of the result; None where there is nothing to look at."""
 
 
 # --- of fitted values -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OfFit:
-    """The checks of an estimator that fits Q."""
-
-    operator: Callable[[Evidence], Sampled]
-
-    def fit(self, evidence: Evidence) -> Fit | Regressed:
-        """The fixed point of the operator."""
-        return evidence.fit_of(self.operator(evidence))
-
-    @property
-    def all(self) -> tuple[Checking, ...]:
-        """All checks, in the order in which they are shown."""
-        return self.settled, self.finds_behavior, self.support, self.thin, markov, self.residual, rests_on, in_range
-
-    def settled(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """Whether the iteration ended in a fixed point."""
-        if self.fit(evidence).converged:
-            return None
-        words = (
-            "the iteration did not settle, so that its values are no fixed point and it has no interval; try a γ below 1, a "
-            "smaller λ, or a trace with the recursive condition"
-        )
-        return Check("settled", self.fit(evidence).sweeps, words, True)
-
-    def finds_behavior(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """V̂(μ) by the same trace and model, against what was observed."""
-        mine, seen = self.fit(evidence).sampled, evidence.observed
-        if mine.trace.needs_greedy:  # μ is not greedy
-            return None
-        operator = on_policy(mine.trace, mine.logs, evidence.gamma)
-        value = float(first_values(fit(operator, evidence.model)).mean())
-        words = (
-            f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
-        )
-        return Check("V(μ)", value, words, seen.missed_by(value))
-
-    def support(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """How much of π's discounted way leaves the data."""
-        share = way_out(evidence).share
-        if not share:
-            return None
-        where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
-        where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
-        words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
-        return Check("support", share, words, share > MUCH)
-
-    def thin(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
-        logs = evidence.logs
-        if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
-            return None
-        log_ratio = evidence.log_pi - logs.log_mu
-        steps = worth(log_ratio)
-        thin = steps < few(evidence.independent)
-        words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
-        words += ": from so few a model extrapolates" if thin else ""
-        return Check("thin", steps, words, thin)
-
-    def residual(self, evidence: Evidence, estimated: Estimated) -> Check | None:
-        """The mean TD errors of episodes that a fit did not see, by action and time, and what they are worth in V."""
-        mine = self.fit(evidence).sampled
-        if isinstance(evidence.model, Regressor) or mine.logs.episodes < HANDFUL or not estimated.low <= estimated.high:
-            return None
-        if mine.trace.shape is not None:  # a λ for each step of all logs
-            return None
-        worth = _unseen_errors(evidence, mine)
-        failed = bool(
-            worth > max(estimated.high - estimated.low, 1e-6 * abs(estimated.value))
-        )  # what is less may be chance
-        words = f"TD errors of episodes that it did not see are worth {number(worth)} in V"
-        words += ", and should be 0 on average" if failed else ""
-        return Check("residual", worth, words, failed)
+def _fit_of(evidence: Evidence, row: Row) -> Fit | Regressed:
+    """The fixed point that an estimator of this row took."""
+    operator = ESTIMATORS[row.estimator].operator
+    assert operator is not None  # these checks are those of fits
+    return evidence.fit_of(operator(evidence))
 
 
-def _unseen_errors(evidence: Evidence, sampled: Sampled) -> float:
-    """What the TD errors of a fold of episodes are worth, by a fit to the others."""
-    logs, gamma = sampled.logs, evidence.gamma
-    fold = deal(logs, min(evidence.folds, logs.episodes), evidence.seed)
-    unseen = take(logs, np.flatnonzero(fold == 0))
-    without = fit(replace(sampled, logs=take(logs, np.flatnonzero(fold != 0))), evidence.model)
-    q = without.at(unseen.state, unseen.action)
-    v, on = np.zeros(len(unseen)), ~unseen.terminated
-    if on.any():
-        v[on] = without.values(unseen.next_state[on])
-    action = unseen.action
-    if logs.continuous:  # below and above the middle of the first number
-        action = (action[:, 0] > np.median(action[:, 0])).astype(int)
-    return _worth_of_errors(unseen.reward + gamma * v - q, unseen.starts, action, gamma)
+def settled(evidence: Evidence, row: Row) -> Check | None:
+    """Whether the iteration ended in a fixed point."""
+    fitted = _fit_of(evidence, row)
+    if fitted.converged:
+        return None
+    words = (
+        "the iteration did not settle, so that its values are no fixed point and it has no interval; try a γ below 1, a "
+        "smaller λ, or a trace with the recursive condition"
+    )
+    return Check("settled", fitted.sweeps, words, True)
 
 
-def _worth_of_errors(delta: np.ndarray, starts: np.ndarray, action: np.ndarray, gamma: float) -> float:
-    """Σ_g |mean δ in group g| · (discounted steps of g in an episode), over groups whose mean is not 0 (3 standard errors)."""
-    lengths = np.diff(starts)
-    episode = np.repeat(np.arange(len(lengths)), lengths)
-    age = np.arange(len(delta)) - starts[episode]
-    stretch = np.searchsorted(np.quantile(age, np.arange(1, AGES) / AGES), age, side="right")
-    worth = 0.0
-    for group in range(AGES * (int(action.max()) + 1)):
-        here = stretch + AGES * action == group
-        if not here.any():
-            continue
-        mean = delta[here].mean()
-        by_episode = np.bincount(episode[here], delta[here] - mean, len(lengths))
-        if abs(mean) > 3 * np.sqrt((by_episode**2).sum()) / here.sum():
-            worth += float(abs(mean)) * float((gamma ** age[here]).sum()) / len(lengths)
-    return worth
+def finds_behavior(evidence: Evidence, row: Row) -> Check | None:
+    """V̂(μ) by the same trace and model, against what was observed."""
+    mine, seen = _fit_of(evidence, row).sampled, evidence.observed
+    if mine.trace.needs_greedy:  # μ is not greedy
+        return None
+    value = evidence.direct_of_behavior if mine is evidence.one_step else value_of_behavior(mine, evidence.model)
+    words = f"it finds V(μ) = {number(value)}; observed were {number(seen.estimate)} {interval(seen.low, seen.high)}"
+    return Check("V(μ)", value, words, seen.missed_by(value))
+
+
+def support(evidence: Evidence, row: Row) -> Check | None:
+    """How much of π's discounted way leaves the data."""
+    share, _ = way_out(evidence)
+    if not share:
+        return None
+    where = "pairs that were never logged" if evidence.logs.tabular else "actions that were never logged"
+    where = "actions outside of the range of the logged ones" if evidence.logs.continuous else where
+    words = f"{percent(share)} of the target's way, discounted, leads through {where}: of that the data say nothing"
+    return Check("support", share, words, share > MUCH)
+
+
+def thin(evidence: Evidence, row: Row) -> Check | None:
+    """Of features: how many effective steps there are of what the target does, by the ratio of each step alone."""
+    logs = evidence.logs
+    if evidence.model is None or evidence.logs.tabular or logs.log_mu is None or logs.continuous:
+        return None
+    log_ratio = evidence.log_pi - logs.log_mu
+    steps = worth(log_ratio)
+    thin = steps < few(evidence.independent)
+    words = f"there are {count(steps)} effective steps of {count(len(logs))} of what the target policy does"
+    words += ": from so few a model extrapolates" if thin else ""
+    return Check("thin", steps, words, thin)
 
 
 # --- of importance sampling -------------------------------------------------------------------------------------------
@@ -198,33 +121,30 @@ def _weights(evidence: Evidence) -> Weights:
     return evidence.weights
 
 
-@dataclass(frozen=True)
-class OfWeights:
-    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
+def mean_weight(evidence: Evidence, row: Row, by_step: bool) -> Check:
+    """The mean weight, which should be 1."""
+    w = _weights(evidence)
+    x = w.discounted_mean() if by_step else w.whole
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(x.mean())
+        x = by_cluster(x[:, None], evidence.cluster)
+        error = float(x.std() / np.sqrt(len(x)))
+    off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
+    words = f"its weights have the mean {number(mean)}"
+    if off:
+        words += (
+            ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
+            "not what it was said to be"
+        )
+    return Check("mean weight", mean, words, off)
 
-    by_step: bool
 
-    def mean(self, evidence: Evidence, estimated: Estimated) -> Check:
-        """The mean weight, which should be 1."""
-        w = _weights(evidence)
-        x = w.discounted_mean() if self.by_step else w.whole
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, error = float(x.mean()), float(x.std() / np.sqrt(len(x)))
-        off = abs(mean - 1) > max(3 * error, 0.02) or not 0.5 < mean < 2
-        words = f"its weights have the mean {number(mean)}"
-        if off:
-            words += (
-                ", and should have 1: too few or too many of the episodes that matter for the target policy are there, or μ is "
-                "not what it was said to be"
-            )
-        return Check("mean weight", mean, words, off)
-
-    def worth(self, evidence: Evidence, estimated: Estimated) -> Check:
-        """How many episodes the weights are worth."""
-        w, E = _weights(evidence), evidence.logs.episodes
-        effective = w.worth_by_step if self.by_step else worth(w.log_whole)
-        words = f"its weights are worth {effective:.1f} of {E:,} episodes"
-        return Check("worth", effective, words, effective < few(E))
+def worth_of_weights(evidence: Evidence, row: Row, by_step: bool) -> Check:
+    """How many episodes the weights are worth."""
+    w, E = _weights(evidence), evidence.logs.episodes
+    effective = w.worth_by_step if by_step else worth(w.log_whole)
+    words = f"its weights are worth {effective:.1f} of {E:,} episodes"
+    return Check("worth", effective, words, effective < few(E))
 
 
 def few(episodes: int) -> float:
@@ -232,51 +152,39 @@ def few(episodes: int) -> float:
     return min(HANDFUL, 0.3 * episodes)
 
 
-def cut_off(evidence: Evidence, estimated: Estimated) -> Check | None:
-    """The share of the weights that the bound takes away."""
-    w = _weights(evidence)
-    log_bound = np.log(np.sqrt(w.episodes) if w.bound is None else w.bound)
-    kept = w.discount * np.exp(np.minimum(w.log, log_bound))
-    with np.errstate(over="ignore", invalid="ignore"):
-        whole = float((w.discount * w.product).sum())
-        share = 1 - float(kept.sum()) / whole if whole < np.inf else 1.0
-    words = f"its bound cuts off {percent(share)} of the weights, which moves the estimate towards 0"
-    return Check("cut off", share, words, share > MUCH)
-
-
 # --- of all -----------------------------------------------------------------------------------------------------------
 
 
-def markov(evidence: Evidence, estimated: Estimated) -> Check | None:
+def markov(evidence: Evidence, row: Row) -> Check | None:
     """Whether the states hide something, of an estimator that takes them to be Markov."""
     tested = evidence.hidden_states
-    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.found)
+    return None if tested is None else Check("hidden", tested.chance, tested.words, tested.significant)
 
 
-def rests_on(evidence: Evidence, estimated: Estimated) -> Check | None:
+def rests_on(evidence: Evidence, row: Row) -> Check | None:
     """On how many episodes the estimate rests: no more than those that earned something else than most did."""
-    effective, enough = estimated.effective(evidence), few(evidence.independent)
+    enough = few(evidence.independent)
     unlike = evidence.observed.unlike_most
     if 0 < unlike < min(FEWEST, enough):
         words = f"all but {count(unlike)} of {count(evidence.logs.episodes)} episodes earned the same: it rests on these few"
         return Check("rests on", unlike, words, True)
-    handful = 0 < effective < enough and estimated.high - estimated.low > NARROW * float(
-        np.ptp(evidence.observed.returns)
-    )
-    words = f"it rests on {count(effective)} effective episodes" + (", which is a handful" if handful else "")
-    return Check("rests on", effective, words, handful)
+    if np.isnan(row.effective):
+        return None
+    handful = 0 < row.effective < enough and row.high - row.low > NARROW * float(np.ptp(evidence.observed.returns))
+    words = f"it rests on {count(row.effective)} effective episodes" + (", which is a handful" if handful else "")
+    return Check("rests on", row.effective, words, handful)
 
 
-def in_range(evidence: Evidence, estimated: Estimated) -> Check | None:
+def in_range(evidence: Evidence, row: Row) -> Check | None:
     """Whether the estimate can be."""
     allowed = evidence.allowed
-    if allowed.least - 1e-6 <= estimated.value <= allowed.most + 1e-6 or np.isnan(estimated.value):
+    if allowed.least - 1e-6 <= row.estimate <= allowed.most + 1e-6 or np.isnan(row.estimate):
         return None
     words = f"rewards and horizon only allow values from {number(allowed.least)} to {number(allowed.most)}"
-    return Check("range", estimated.value, words, True)
+    return Check("range", row.estimate, words, True)
 
 
-def left_out(evidence: Evidence, estimated: Estimated) -> Check | None:
+def left_out(evidence: Evidence, row: Row) -> Check | None:
     """How much of the discounted future lies beyond cuts, where no model can say what it is worth."""
     share = beyond_cuts(evidence)
     if not share:
@@ -297,8 +205,11 @@ def beyond_cuts(evidence: Evidence) -> float:
     return float(np.where(logs.truncated[last], evidence.gamma**logs.lengths, 0.0).mean())
 
 
-def _of_weights(of: OfWeights) -> tuple[Checking, ...]:
-    return of.mean, of.worth, left_out, rests_on, in_range
+def _of_weights(by_step: bool) -> tuple[Checking, ...]:
+    """The checks of weights W_{T−1} of whole episodes, or of their discounted means over steps."""
+    weights = partial(mean_weight, by_step=by_step), partial(worth_of_weights, by_step=by_step)
+    return *weights, left_out, rests_on, in_range
 
 
-WHOLE, BY_STEP = _of_weights(OfWeights(by_step=False)), _of_weights(OfWeights(by_step=True))
+OF_FITS: tuple[Checking, ...] = settled, finds_behavior, support, thin, markov, rests_on, in_range
+WHOLE, BY_STEP = _of_weights(by_step=False), _of_weights(by_step=True)

@@ -2,8 +2,6 @@
 
 All estimates come from the same episodes, so policies are compared in pairs: the interval of V(π) − V(π') is that of the mean
 of what each episode contributes to the one less what it contributes to the other.
-
-Where the truth is known:   regret@1 = max_π V(π) − V(the policy ranked first),   Spearman's correlation of estimates and truths
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ class Comparison:
     """The whole result of each policy, in the order of the ranks."""
     differences: tuple[Difference, ...]
     """Of each policy to the one ranked next."""
-    truths: Mapping[str, float] | None = None
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -62,22 +59,6 @@ class Comparison:
         named = next(iter(self.rows.values()))
         return instead({name: result.estimates for name, result in self.results.items()}, named)
 
-    @property
-    def regret(self) -> float:
-        """regret@1: how much less than the best the policy ranked first is worth; NaN where the truth is not known."""
-        if self.truths is None:
-            return float("nan")
-        return max(self.truths.values()) - self.truths[next(iter(self.results))]
-
-    @property
-    def rank_correlation(self) -> float:
-        """Spearman's correlation of estimates and truths; NaN where those are not known."""
-        if self.truths is None or len(self.results) < 2:
-            return float("nan")
-        both = [row.estimate for row in self.rows.values()], [self.truths[name] for name in self.results]
-        ranks = np.array([[np.sum(x < each) + np.sum(x == each) / 2 for each in x] for x in map(np.array, both)])
-        return float(np.corrcoef(ranks)[0, 1]) if np.ptp(ranks, axis=1).all() else float("nan")
-
     def table(self) -> list[dict[str, str | float]]:
         """One dictionary for each policy and estimator, for tables and files."""
         return [{"policy": name, **row} for name, result in self.results.items() for row in result.rows()]
@@ -89,8 +70,6 @@ class Comparison:
             "instead": self.instead or None,
             "ranking": list(self.results),
             "differences": [vars(difference) for difference in self.differences],
-            "regret": self.regret,
-            "rank_correlation": self.rank_correlation,
         })  # fmt: skip
         return {**facts, "policies": {name: result.as_json() for name, result in self.results.items()}}
 
@@ -114,10 +93,6 @@ class Comparison:
                 f"  {name:<{width}}  {four_digits(row.estimate):>10}  {ends(row.low, row.high):^25}  {less}".rstrip()
             )
             lines += [f"      ✗ {check.words}" for check in row.failed]
-        if self.truths is not None:
-            lines.append(
-                f"  regret@1 {four_digits(self.regret)}; rank correlation with the truth {self.rank_correlation:.3g}"
-            )
         return "\n".join(lines)
 
 
@@ -127,7 +102,6 @@ def compare(
     *,
     gamma: float,
     trace: Trace | None = None,
-    truths: Mapping[str, float] | None = None,
     confidence: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
@@ -136,7 +110,6 @@ def compare(
     """Evaluate several target policies from the same logs, and rank them; those whose estimate fails a check come last.
 
     - `targets`: the policies by their names, each as `evaluate` takes one
-    - `truths`: V(π) of each, where it is known, for regret@1 and the rank correlation
     - `options`: further arguments of `evaluate`
 
     >>> from offtrace import mdps
@@ -150,8 +123,6 @@ def compare(
     """
     if len(targets) < 1:
         raise ValueError("targets is empty: give the policies by their names, such as {'new': pi}")
-    if truths is not None and set(truths) != set(targets):
-        raise ValueError(f"truths must have those of the policies {sorted(targets)}, got {sorted(truths)}")
     given: Any = {"confidence": confidence, "resamples": resamples, "seed": seed, **options}
     by_name = {name: evaluate(logs, target, trace=trace, gamma=gamma, **given) for name, target in targets.items()}
     estimator = _for_all(list(by_name.values()))
@@ -160,7 +131,7 @@ def compare(
     )
     results = {name: by_name[name] for name in order}
     differences = [_difference(a, b, results, estimator, confidence, resamples, seed) for a, b in pairwise(order)]
-    return Comparison(estimator, results, tuple(differences), truths)
+    return Comparison(estimator, results, tuple(differences))
 
 
 def _for_all(results: Sequence[Result]) -> str:

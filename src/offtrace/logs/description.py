@@ -15,7 +15,6 @@ from offtrace.logs.container import Logs
 from offtrace.logs.importance import kish, shares
 from offtrace.logs.policies import Policy, as_policy
 from offtrace.logs.reading.problems import ReadReport
-from offtrace.logs.real_actions import with_log_pi
 
 PIECE = 1 << 18
 """How many steps a policy is asked for at a time."""
@@ -36,7 +35,7 @@ class Coverage:
     unseen: int | None
     """How many of these pairs the logs do not have."""
     first_unseen: tuple[str, ...]
-    """The first of the pairs that the logs do not have, in words."""
+    """Those of these pairs that the target would take most often in the logs, in words."""
     effective: float
     """Kish's effective number of episodes; NaN if μ is not known."""
     largest: float
@@ -147,7 +146,6 @@ def describe(logs: Logs, target: object = None) -> Description:
 
 
 def _coverage(logs: Logs, target: object) -> Coverage:
-    logs = with_log_pi(target, logs)
     policy = as_policy(target, logs).for_logs(logs, 1.0)
     log_pi = np.concatenate([policy.log_taken(logs, piece) for piece in logs.pieces(PIECE)])
     never = np.flatnonzero(log_pi == -np.inf)
@@ -167,7 +165,8 @@ def _coverage(logs: Logs, target: object) -> Coverage:
 
 
 def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[str, ...]]:
-    """The pairs (s, a) that the policy takes in states of the logs, those that never occur, and the names of their first."""
+    """How many pairs (s, a) the policy takes in states of the logs, how many of them never occur, and the names of those that
+    matter most."""
     if policy.table is None:
         return None, None, ()
     logged = logs.counts
@@ -175,6 +174,7 @@ def _pairs(logs: Logs, policy: Policy) -> tuple[int | None, int | None, tuple[st
     there[logs.next_state[~logs.terminated]] = True  # also those in which an episode was cut
     takes = (policy.table > 0) & there[:, None]
     unseen = np.argwhere(takes & (logged == 0))
+    often = policy.table[tuple(unseen.T)] * logged.sum(axis=1)[unseen[:, 0]]
     names = logs.names("states"), logs.names("actions")
-    first = tuple(f"({names[0][s]!r}, {names[1][a]!r})" for s, a in unseen[:FIRST])
+    first = tuple(f"({names[0][s]!r}, {names[1][a]!r})" for s, a in unseen[np.argsort(-often, kind="stable")[:FIRST]])
     return int(takes.sum()), len(unseen), first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,34 +17,30 @@ from offtrace.logs.intervals import Conservative
 from offtrace.logs.operator import PIECE
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS, MU
-from offtrace.logs.result import Diagnosis, Overlap, Row, Support, chosen
+from offtrace.logs.result import Diagnosis, Overlap, Row, chosen
 
 APART = 3.0  # errors of a difference, by which a fit may differ from an estimate by weights
 HEAVY = 4  # episodes as heavy as the heaviest that could be missing: chosen on logs with a known truth (docs/reference/logs.md)
 MUCH = 0.01  # of the probability of π outside the data, and of the episodes truncated
 
 
-def diagnosis_of(evidence: Evidence, influence: np.ndarray | None) -> Diagnosis:
+def diagnosis_of(evidence: Evidence) -> Diagnosis:
     """What the answer rests on."""
     w = evidence.weights
     return Diagnosis(
         log_weights=None if w is None else w.log_whole,
         effective_by_step=None if w is None else w.effective(),
-        trace=evidence.sampled.diagnosis(),
-        support=support_of(evidence.logs, evidence.policy),
+        outside=outside_of(evidence.logs, evidence.policy),
         overlap=overlap_of(evidence),
-        influence=None if influence is None or np.isnan(influence).any() else influence,
     )
 
 
-def support_of(logs: Logs, policy: Policy) -> Support:
-    """Where the target policy leaves the data."""
+def outside_of(logs: Logs, policy: Policy) -> float:
+    """How much of what the target policy does at the logged states was never logged."""
     if policy.table is not None:
-        logged = logs.counts
-        visits, outside = logged.sum(axis=1), np.where(logged == 0, policy.table, 0.0).sum(axis=1)
-        return Support(float(visits @ outside / len(logs)), np.where(visits > 0, outside, np.nan), visits)
-    sums = [policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]
-    return Support(float(np.sum(sums) / len(logs)), None, None)
+        outside = np.where(logs.counts == 0, policy.table, 0.0).sum(axis=1)
+        return float(outside[logs.state].mean())
+    return float(np.sum([policy.outside(logs.state[piece], logs).sum() for piece in logs.pieces(PIECE)]) / len(logs))
 
 
 def overlap_of(evidence: Evidence) -> tuple[Overlap, ...]:
@@ -64,46 +60,6 @@ def overlap_of(evidence: Evidence) -> tuple[Overlap, ...]:
         Overlap(name, int(logged[a]), float(logged[a] / steps), float(wanted[a] / steps), float(effective[a]))
         for a, name in enumerate(logs.names("actions"))
     )
-
-
-@dataclass(frozen=True)
-class Gap:
-    """An action of the target policy that was never logged in a state (for features: never at all)."""
-
-    state: int | str | None
-    """Its name in the source, or its id; None for features."""
-    action: int | str
-    probability: float
-    """π(a|s); for features, its mean over the logged states."""
-    visits: int
-    """So many steps were logged in this state."""
-    share: float
-    """Of all that the target policy does at logged states; over all gaps the sum is `Support.share`."""
-
-
-def gaps_of(logs: Logs, policy: Policy) -> list[Gap]:
-    """Where the target policy leaves the data, what matters most first."""
-    if logs.continuous:
-        return []
-    actions = logs.names("actions")
-    if policy.table is None:
-        never = np.flatnonzero(np.bincount(logs.action, minlength=logs.actions) == 0)
-        sums = [policy.probabilities(logs.state[piece])[:, never].sum(axis=0) for piece in logs.pieces(PIECE)]
-        means = np.sum(sums, axis=0) / len(logs)
-        gaps = [
-            Gap(None, actions[a], float(p), len(logs), float(p))
-            for a, p in zip(never.tolist(), means, strict=True)
-            if p
-        ]
-        return sorted(gaps, key=lambda gap: -gap.share)
-    logged = logs.counts
-    share = np.where(logged == 0, policy.table, 0.0) * (logged.sum(axis=1, keepdims=True) / len(logs))
-    states = logs.names("states")
-    order = np.argsort(-share, axis=None, kind="stable")[: np.count_nonzero(share)]
-    return [
-        Gap(states[s], actions[a], float(policy.table[s, a]), int(logged[s].sum()), float(share[s, a]))
-        for s, a in zip(*np.unravel_index(order, share.shape), strict=True)
-    ]
 
 
 def warnings_of(evidence: Evidence, mu: Behavior, rows: Sequence[Row], anderson: Conservative | None) -> Iterator[str]:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from offtrace.logs.checks import BY_STEP, WHOLE, Checking, OfFit, cut_off
+from offtrace.logs.checks import BY_STEP, OF_FITS, WHOLE, Checking
 from offtrace.logs.evidence import Evidence
-from offtrace.logs.importance import Weighting, ordinary, per_decision, truncated, weighted, weighted_per_decision
-from offtrace.logs.marginalised import CHECKS, marginalised
+from offtrace.logs.importance import Weighting, ordinary, per_decision, weighted, weighted_per_decision
 from offtrace.logs.operator import Sampled
 from offtrace.logs.registry import (
     ACTIONS,
@@ -22,7 +21,6 @@ from offtrace.logs.registry import (
     MODEL,
     MU,
     OWN_STARTS,
-    TABLE,
     TRACE,
     Estimator,
     register_estimator,
@@ -44,7 +42,7 @@ def _fixed_point(
     def value(evidence: Evidence) -> tuple[float, NDArray[np.float64]]:
         return evidence.value_of(evidence.fit_of(operator(evidence)))
 
-    return Estimator(name, equation, value, needs, title, family, operator, preference, OfFit(operator).all)
+    return Estimator(name, equation, value, needs, title, family, operator, preference, OF_FITS)
 
 
 def _weighting(
@@ -95,15 +93,5 @@ for _each in (
     _weighting("per-decision IS", "Σ_e Σ_t γ^t W_t r_t / E", Weighting(per_decision), 5),
     _weighting("weighted IS", "Σ_e W_{T−1} Σ_t γ^t r_t / Σ_e W_{T−1}", Weighting(weighted), 6, checks=WHOLE),
     _weighting("IS", "Σ_e W_{T−1} Σ_t γ^t r_t / E", Weighting(ordinary), 7, "ordinary IS", WHOLE),
-    _weighting("truncated IS", "Σ_e Σ_t γ^t min(c, W_t) r_t / E", Weighting(truncated), 8, checks=(cut_off, *BY_STEP)),
-    Estimator(
-        "marginalised IS",
-        "Σ_i w(s_i) ρ_i r_i / E, w = d̂_π / d̂_μ: d̂_π(s′) = d_0(s′) + γ Σ_{i: s′_i = s′} w(s_i) ρ_i / E",
-        marginalised,
-        needs=(MU, TABLE),
-        family=IMPORTANCE,
-        preference=None,
-        checks=CHECKS,
-    ),
 ):
     register_estimator(_each)

@@ -13,18 +13,18 @@ from offtrace._shared.progress_bar import for_watchers
 from offtrace._shared.suggestions import closest, ending
 from offtrace._shared.type_guards import is_array, is_list
 from offtrace.logs.bases import Table
-from offtrace.logs.choosing import needs_lambda, tried_lambdas
+from offtrace.logs.choosing import chosen_trace, needs_lambda
 from offtrace.logs.container import Logs
 from offtrace.logs.diagnosis import contradictions, diagnosis_of, warnings_of
 from offtrace.logs.estimators import FITTED
 from offtrace.logs.evidence import Evidence, gather
 from offtrace.logs.fit import Fit, Regressed, Regressor
 from offtrace.logs.intervals import conservative
-from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TABLE, TRACE, named
+from offtrace.logs.registry import ACTIONS, ESTIMATORS, LACKING, MU, OWN_STARTS, TRACE, named
 from offtrace.logs.result import Result
 from offtrace.logs.rows import checked, refitted, rows_of, without_failed_intervals
 from offtrace.logs.segments import segments
-from offtrace.traces import RBIS, Trace
+from offtrace.traces import Trace
 from offtrace.traces.base import number, whole
 
 SPELT_OUT: tuple[type, ...] = (bool, int, float, str, tuple, list, np.generic, Trace)
@@ -49,11 +49,9 @@ def evaluate(
     resamples: int = 1000,
     refits: int = 20,
     folds: int = 5,
-    bound: float | None = None,
     rewards: tuple[float, float] | None = None,
     longest: int | None = None,
     seed: int = 0,
-    progress: Callable[[float, float, str], None] | None = None,
 ) -> Result:
     """Estimate V(π) of the target policy, the mean over the episodes' first states, from logs of another policy.
 
@@ -65,8 +63,7 @@ def evaluate(
       object with `predict_proba`; where actions are real numbers, a `Density`, a `Deterministic`, or None if the logs have a
       column `log_pi`. Names are matched by name; by position only if their order was given to `read`
     - `trace`: a rule for the fitted estimate, such as `ot.RBIS(lam=0.95)`, which is then preferred; None: as said above
-    - `model` of Q: None (a table for ids; for features "linear" or "fourier", by cross-validation), "linear", "fourier", "trees",
-      "network", `Features` or `Regressor`
+    - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier", `Features` or `Regressor`
     - `estimators`: names out of `ESTIMATORS`; None takes all that can be computed
     - `behavior`: None (μ as logged, estimated where it is not), "estimate", False (never), a classifier to estimate it with, or μ
       itself as a table or a callable
@@ -78,11 +75,8 @@ def evaluate(
     - `gammas`: further discounts at which the value is estimated, to see how much it depends on γ
     - `resamples` of the bootstrap; `refits` of a regressor in its place, which are costly (0: no interval)
     - `folds` of the cross-fitting of a classifier for μ, and of Q̂ in doubly robust estimates
-    - `bound`: that of truncated IS, √E if None
     - `rewards`: their range (lo, hi), and `longest`: the most steps that an episode can have, for the conservative interval;
       guessed from the data if None; intervals do not leave what they allow
-    - `progress`: called with how much is done, of how much, and what comes next, in words; None shows a bar in a terminal or a
-      notebook if it takes long
 
     >>> from offtrace import mdps
     >>> from offtrace.logs import simulate
@@ -96,20 +90,26 @@ def evaluate(
     given: dict[str, Any] = dict(locals())
     call = _call(given)
     _check_logs(logs)
-    for name in ("logs", "target", "by", "gammas", "progress"):
+    for name in ("logs", "target", "by", "gammas"):
         del given[name]
     again: Any = evaluate
     parts = segments(logs, by, cluster, lambda part, ids: again(part, target, **(given | {"cluster": ids})))
     others = {float(other): again(logs, target, **(given | {"gamma": other})) for other in sorted(set(gammas))}
     gamma = number("gamma", gamma, 0.0, 1.0)
-    _check_numbers(confidence, resamples, refits, folds, bound, rewards, longest)
+    _check_numbers(confidence, resamples, refits, folds, rewards, longest)
     # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
     with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
-        tell = _Progress(progress or bar.show, 2 + 2 * len(ESTIMATORS))
+        done, total = 0, 2 + 2 * len(ESTIMATORS)
+
+        def tell(text: str, steps: int = 1) -> None:
+            nonlocal done
+            bar.show(done, total, text)
+            done += steps
+
         tell("the logs, μ and the target policy")
         evidence, mu = gather(
             logs, target, trace, gamma, model=model, behavior=behavior, initial=initial, step=step, cluster=cluster,
-            confidence=confidence, resamples=resamples, folds=folds, bound=bound, rewards=rewards, longest=longest, seed=seed,
+            confidence=confidence, resamples=resamples, folds=folds, rewards=rewards, longest=longest, seed=seed,
         )  # fmt: skip
         reason = ""
         if trace is None and evidence.policy.draws:
@@ -119,7 +119,6 @@ def evaluate(
             {
                 MU: evidence.logs.log_mu is not None,
                 OWN_STARTS: evidence.starts.own,
-                TABLE: evidence.logs.tabular,
                 ACTIONS: evidence.policy.draws,
                 TRACE: trace is not None or evidence.sampled is not evidence.one_step,
             },
@@ -142,13 +141,11 @@ def evaluate(
         anderson = None
         if w is not None and evidence.starts.own:
             anderson = conservative(logs, w, confidence, evidence.allowed, mu.estimated, evidence.policy.kernel)
-        pull = estimates[FITTED.name][1] if FITTED.name in estimates and isinstance(main, Fit) else None
-        rests_on = diagnosis_of(evidence, pull)
         return Result(
             estimates=tuple(rows),
             observed=evidence.observed,
             conservative=anderson,
-            diagnosis=rests_on,
+            diagnosis=diagnosis_of(evidence),
             warnings=tuple(warnings_of(evidence, mu, rows, anderson)),
             notes=tuple(filter(None, (reason, _of_step(evidence), _of_rewards(evidence, rewards)))),
             trace=evidence.sampled.trace,
@@ -179,9 +176,9 @@ def _with_lambda(evidence: Evidence, estimators: Sequence[str] | None) -> tuple[
     why = needs_lambda(evidence) or ("it was asked for" if estimators is not None else None)
     if why is None:
         return evidence, ""
-    choice = tried_lambdas(evidence, [RBIS()], (1.0, 0.95, 0.8, 0.5))
-    operator = replace(evidence.sampled, trace=choice.trace)
-    return replace(evidence, sampled=operator), f"a fit with {named(choice.trace)} was made too, since {why}"
+    trace = chosen_trace(evidence)
+    operator = replace(evidence.sampled, trace=trace)
+    return replace(evidence, sampled=operator), f"a fit with {named(trace)} was made too, since {why}"
 
 
 def _of_step(evidence: Evidence) -> str:
@@ -212,19 +209,6 @@ def _q(evidence: Evidence, main: Fit | Regressed) -> Callable[[np.ndarray], np.n
     return main.q if step is None else lambda states: main.q(step.states(states))
 
 
-class _Progress:
-    """Tells how far an evaluation is."""
-
-    def __init__(self, show: Callable[[float, float, str], None] | None, total: int) -> None:
-        self.show, self.total, self.done = show, total, 0
-
-    def __call__(self, text: str, steps: int = 1) -> None:
-        """Say what comes next."""
-        if self.show is not None:
-            self.show(self.done, self.total, text)
-        self.done += steps
-
-
 def _call(given: Mapping[str, object]) -> str:
     """Write the call in words: numbers, texts and traces as they are, and the kind and size of larger things."""
 
@@ -237,9 +221,7 @@ def _call(given: Mapping[str, object]) -> str:
             return repr(value)
         return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
 
-    lines = [
-        f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target", "progress")
-    ]
+    lines = [f"    {name}={said(value)}," for name, value in given.items() if name not in ("logs", "target")]
     return "\n".join(["evaluate(", "    logs,", "    target,", *lines, ")"])
 
 
@@ -280,7 +262,6 @@ def _check_numbers(
     resamples: int,
     refits: int,
     folds: int,
-    bound: float | None,
     rewards: tuple[float, float] | None,
     longest: int | None,
 ) -> None:
@@ -293,8 +274,6 @@ def _check_numbers(
         whole("refits", refits)
     if longest is not None:
         whole("longest", longest)
-    if bound is not None and number("bound", bound, 0.0, np.inf) == 0.0:
-        raise ValueError("bound of truncated IS must be above 0, got 0")
     if rewards is not None and (np.shape(rewards) != (2,) or not np.isfinite(rewards).all()):
         raise ValueError(f"rewards must be their range (lo, hi), two finite numbers, got {rewards!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,16 +12,14 @@ from numpy.typing import NDArray
 from offtrace.logs.behavior import Behavior, behavior_of, deal
 from offtrace.logs.container import Logs, take
 from offtrace.logs.features import as_model
-from offtrace.logs.fit import Fit, Learned, Model, Regressed, fit
+from offtrace.logs.fit import Features, Fit, Model, Regressed, fit
 from offtrace.logs.horizon import WithStep, ends_by_horizon, fits_a_table
 from offtrace.logs.importance import Weights, weights
 from offtrace.logs.intervals import Range, range_of
-from offtrace.logs.marginalised import Densities, densities
 from offtrace.logs.markov_test import HiddenStates, hidden_states
-from offtrace.logs.on_policy import Observed, observed
+from offtrace.logs.on_policy import Observed, observed, on_policy, value_of_behavior
 from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import Policy, as_policy
-from offtrace.logs.real_actions import with_log_pi
 from offtrace.logs.segments import of_episodes
 from offtrace.logs.starts import Starts
 from offtrace.traces import OneStep, Trace
@@ -48,8 +47,6 @@ class Evidence:
     """What rewards and horizon allow."""
     model: Model
     """The model of Q; None: a table."""
-    crossed_model: Model
-    """The model for cross-fitting: features that are made from what followed are made without the fold."""
     log_pi: NDArray[np.float64]
     """log π(a|s) of the actions taken [N]."""
     step: WithStep | None = None
@@ -88,6 +85,11 @@ class Evidence:
         return self.direct if self.sampled is self.one_step else fit(self.sampled, self.model)
 
     @cached_property
+    def direct_of_behavior(self) -> float:
+        """V̂(μ) by the direct method."""
+        return value_of_behavior(self.one_step, self.model)
+
+    @cached_property
     def crossed(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Q̂(s_t, a_t) and V̂(s_{t+1}) [N] and V̂(s_0) [E] of the direct method, each from a fit without its fold of episodes.
 
@@ -100,7 +102,7 @@ class Evidence:
         of_step = logs.of_steps(fold)
         for f in range(folds):
             others = replace(self.one_step, logs=take(logs, np.flatnonzero(fold != f)))
-            fitted, here = fit(others, self.crossed_model), of_step == f
+            fitted, here = fit(others, self.model), of_step == f
             on = here & ~logs.terminated
             q[here] = fitted.at(logs.state[here], logs.action[here])
             if on.any():
@@ -115,19 +117,12 @@ class Evidence:
         if policy is None or w is None or log_mu is None:
             return None
         log_pi = policy.log_taken(self.logs, slice(0, len(self.logs)))
-        return replace(
-            self, policy=policy, log_pi=log_pi, weights=weights(self.logs, log_pi, log_mu, self.gamma, w.bound)
-        )
+        return replace(self, policy=policy, log_pi=log_pi, weights=weights(self.logs, log_pi, log_mu, self.gamma))
 
     @cached_property
     def hidden_states(self) -> HiddenStates | None:
         """Whether the states hide something, tested when it is first asked for; None where they are no ids."""
         return hidden_states(self.logs, self.gamma, timed=self.step is not None)
-
-    @cached_property
-    def densities(self) -> Densities:
-        """Density ratios of states, solved for when they are first needed."""
-        return densities(self)
 
 
 def gather(
@@ -144,13 +139,11 @@ def gather(
     confidence: float = 0.95,
     resamples: int = 1000,
     folds: int = 5,
-    bound: float | None = None,
     rewards: tuple[float, float] | None = None,
     longest: int | None = None,
     seed: int = 0,
 ) -> tuple[Evidence, Behavior]:
     """What estimators compute from, and where μ comes from; the arguments are those of `evaluate`."""
-    logs = with_log_pi(target, logs)
     policy, mu = as_policy(target, logs), behavior_of(logs, behavior, folds=folds, seed=seed)
     logs = replace(logs, log_mu=mu.log_mu)
     policy = policy.for_logs(logs, gamma)
@@ -164,10 +157,8 @@ def gather(
     else:
         one_step = Sampled(OneStep(), with_step.logs, with_step.policy(policy), gamma)
         kind = with_step.table if kind is None else kind
-    fitted = crossed = kind
-    if isinstance(kind, Learned) and policy.draws:
-        fitted = kind.make(one_step)
-        crossed = kind if kind.of_returns else fitted
+    fitted = kind(one_step if policy.draws else on_policy(OneStep(), one_step.logs, gamma)) if callable(kind) else kind
+    clusters = _clusters(cluster, logs)
     evidence = Evidence(
         logs=logs,
         policy=policy,
@@ -175,14 +166,13 @@ def gather(
         starts=starts,
         one_step=one_step,
         sampled=one_step if trace is None else replace(one_step, trace=trace),
-        weights=None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma, bound),
-        observed=observed(one_step.logs, gamma, fitted, confidence, resamples, seed),
+        weights=None if logs.log_mu is None else weights(logs, log_pi, logs.log_mu, gamma),
+        observed=observed(one_step.logs, gamma, fitted, clusters, confidence, resamples, seed),
         allowed=range_of(logs, gamma, rewards, longest),
         model=fitted,
-        crossed_model=crossed,
         log_pi=log_pi,
         step=with_step,
-        cluster=_clusters(cluster, logs),
+        cluster=clusters,
         folds=folds,
         seed=seed,
     )
@@ -205,9 +195,9 @@ def _check_support(logs: Logs, log_pi: np.ndarray) -> None:
     )
 
 
-def _with_step(logs: Logs, given: bool | None, kind: Model) -> WithStep | None:
+def _with_step(logs: Logs, given: bool | None, kind: Model | Callable[[Sampled], Features]) -> WithStep | None:
     """The logs with the step in their states, if it is asked for, or episodes end by a horizon and it can be."""
-    can = not logs.continuous and (fits_a_table(logs) if kind is None else isinstance(kind, Learned))
+    can = not logs.continuous and (fits_a_table(logs) if kind is None else callable(kind))
     if given and not can:
         raise ValueError(
             "step=True needs actions that are ids, and states that are features or few enough for a table with the step (1,000 "

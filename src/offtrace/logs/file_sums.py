@@ -22,7 +22,7 @@ from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import as_policy
 from offtrace.logs.reading.columns import Columns, Names
 from offtrace.logs.reading.sources import read
-from offtrace.logs.reading.tables import polars, scan
+from offtrace.logs.reading.tables import pl, scan
 from offtrace.traces import OneStep, Trace
 
 
@@ -83,8 +83,8 @@ class First(NamedTuple):
 
     returns: np.ndarray
     """Episodes, steps, Σ G and Σ G² [4], G the return of an episode."""
-    files: list[tuple[Any, Any, int, float, float]]
-    """Of each file the least and the largest id of an episode, how many episodes, the least and the largest reward."""
+    files: list[tuple[Any, float, float]]
+    """Of each file the ids of its episodes, and the least and the largest reward."""
     states: np.ndarray
     """Of a table, how often each state is a first one [S]; of features, the sum of the states [d]."""
     counts: np.ndarray
@@ -97,16 +97,11 @@ def first(file: Path, question: Question) -> First:
     """The part of one file in the first pass."""
     logs = question.logs(file)
     returns = logs.by_episode(question.gamma**logs.age * logs.reward)
-    low, high, n = 0, 0, 0
-    if question.columns.episode is not None:
-        episode = polars().col(question.columns.episode)
-        low, high, n = (
-            scan((file,)).select(low=episode.min(), high=episode.max(), n=episode.n_unique()).collect().row(0)
-        )
+    ids = None
+    if (column := question.columns.episode) is not None:
+        ids = scan((file,)).select(pl.col(column).unique()).collect().to_series()
     sums = np.array([logs.episodes, len(logs), returns.sum(), (returns**2).sum()])
-    files: list[tuple[Any, Any, int, float, float]] = [
-        (low, high, n, float(logs.reward.min()), float(logs.reward.max()))
-    ]
+    files = [(ids, float(logs.reward.min()), float(logs.reward.max()))]
     if not logs.tabular:
         return First(sums, files, logs.state.sum(axis=0), np.zeros(0), np.zeros(0))
     begins = np.bincount(logs.state[logs.first_steps], minlength=logs.states)
@@ -137,15 +132,11 @@ def system(basis: Linear, piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndar
     return credit.T @ (now - sampled.gamma * following), logs.reward[piece] @ credit, starts
 
 
-def moments(basis: Table | Linear, piece: slice, θ: np.ndarray, c: np.ndarray, middle: float) -> np.ndarray:
-    """Σ (x − middle)^k for k = 1, 2, 3, where x is what an episode contributes to V(π).
-
-    x = V(s_0) + E Σ_k c·φ_k Δ_k: the value of its own first state, and how much it moves Q (`Fit.influence`); `c` holds the
-    number of episodes E already.
+def contributions(basis: Table | Linear, piece: slice, θ: np.ndarray, c: np.ndarray) -> list[np.ndarray]:
+    """What each episode contributes to V(π): V(s_0) + E Σ_k c·φ_k Δ_k, the value of its own first state, and how much it moves Q
+    (`Fit.influence`); `c` holds the number of episodes E already. In a list, so that pieces are joined and not added.
     """
-    logs = basis.sampled.logs
-    x = basis.values(θ, logs.state[_begins(logs, piece)]) + moved(basis, piece, c, θ) - middle
-    return np.array([x.sum(), (x**2).sum(), (x**3).sum()])
+    return [basis.values(θ, basis.sampled.logs.state[_begins(basis.sampled.logs, piece)]) + moved(basis, piece, c, θ)]
 
 
 def _begins(logs: Logs, piece: slice) -> np.ndarray:
@@ -171,12 +162,12 @@ class Passes:
 
     def __init__(self, files: tuple[Path, ...], each: Map, question: Question, bar: ProgressBar | None) -> None:
         self.files, self.each, self.question, self.bar = files, each, question, bar
-        self.made = 0
+        self.count = 0
 
     def over(self, work: Callable[..., Any], *given: object) -> Any:
         """Σ over all files of `work(file, question, *given)`."""
         total = added(self._shown(self.each(work, self.files, self.question, *given)))
-        self.made += 1
+        self.count += 1
         return total
 
     def total(self, basis: Table | Linear) -> Callable[..., np.ndarray]:
@@ -186,5 +177,5 @@ class Passes:
     def _shown(self, parts: Iterable[Any]) -> Iterable[Any]:
         for done, part in enumerate(parts, 1):
             if self.bar is not None:
-                self.bar.show(done, len(self.files), f"sweep {self.made + 1}: {done:,} of {len(self.files):,} files")
+                self.bar.show(done, len(self.files), f"sweep {self.count + 1}: {done:,} of {len(self.files):,} files")
             yield part

@@ -46,16 +46,6 @@ class Features:
     """α of the ridge: so many observations more, that say 0, of each feature on its own scale."""
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """Features that are made from the logs to which Q is fitted."""
-
-    make: Callable[[Sampled], Features]
-    """The features for the logs of this operator."""
-    of_returns: bool = False
-    """Whether they are made from what followed in the logs: then a cross-fit makes them without its fold."""
-
-
 @dataclass(frozen=True)
 class Regressor:
     """Q by any regressor with scikit-learn's `fit` and `predict`.
@@ -75,7 +65,7 @@ class Regressor:
     """Sweeps end when V(π), extrapolated, has less than this share of itself still to go."""
 
 
-Model = Features | Learned | Regressor | None
+Model = Features | Regressor | None
 """A model of Q; None is a table."""
 
 
@@ -166,7 +156,7 @@ def fit(sampled: Sampled, model: Model = None) -> Fit | Regressed:
     if model is None:
         basis: Table | Linear = Table(sampled)
     else:
-        basis = linear_basis(sampled, model.make(sampled) if isinstance(model, Learned) else model)
+        basis = linear_basis(sampled, model)
     constant = sweep(basis, np.zeros(basis.size))
     if isinstance(basis, Linear) and basis.size <= FEW:
         matrix = _total(basis, np.zeros(()), formed) + basis.penalty

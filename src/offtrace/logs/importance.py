@@ -2,7 +2,6 @@
 
     ordinary (trajectory) IS     a_t = γ^t W_{T−1} / E              weighted    a_t = γ^t W_{T−1} / Σ_e W_{T−1}
     per-decision IS              a_t = γ^t W_t / E                  weighted    a_t = γ^t W_t / Σ_e W_t
-    truncated IS                 a_t = γ^t min(c, W_t) / E          c = √E unless it is given (Ionides 2008)
 
 x_t is the reward; an episode that was *truncated* goes on unseen, so its last x also has γ V̂(s_T), V̂ from the direct method.
 Doubly robust estimators (Jiang & Li 2016; weighted: Thomas & Brunskill 2016) take the TD error for x and add the mean of V̂(s_0):
@@ -16,7 +15,7 @@ out, as is sometimes done, takes the mean over the episodes that still run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
 
 
+LARGEST = 0.9
+"""Of the shares of an episode, where it is left out."""
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The products of ratios in every episode, as logarithms: those of long episodes are no floats."""
@@ -39,8 +42,6 @@ class Weights:
     log: np.ndarray
     """log W_t [N]."""
     gamma: float
-    bound: float | None = None
-    """c of truncated IS; None: √E."""
 
     @property
     def episodes(self) -> int:
@@ -131,11 +132,11 @@ def kish(x: np.ndarray) -> float:
     return float(y.sum() ** 2 / (y**2).sum())
 
 
-def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float, bound: float | None = None) -> Weights:
+def weights(logs: Logs, log_pi: np.ndarray, log_mu: np.ndarray, gamma: float) -> Weights:
     """The products of ratios of these logs."""
     log = np.empty(len(logs))
     _sums(np.asarray(log_pi), np.asarray(log_mu), logs.starts, log)
-    return Weights(logs, log, gamma, bound)
+    return Weights(logs, log, gamma)
 
 
 @cached_njit(nogil=True, error_model="numpy")
@@ -161,7 +162,8 @@ class Estimate:
     """A value as the mean of what each episode contributes."""
 
     contributions: np.ndarray
-    """[E]: their mean is the estimate, their spread its error (for a ratio of means, by its derivative: the delta method)."""
+    """[E]: their mean is the estimate, their spread its error. Of a ratio of means they are what it loses without each
+    episode, as in the jackknife: a heavy episode draws the ratio to itself, and its derivative would hide how much."""
     by_step: np.ndarray
     """a_t [N]: the weight that each step's x has in the estimate."""
 
@@ -176,7 +178,17 @@ def weighted(w: Weights, x: np.ndarray) -> Estimate:
     share = np.exp(w.log_whole - np.logaddexp.reduce(w.log_whole))
     returns = w.by_episode(w.discount * x)
     value = share @ returns
-    return Estimate(value + w.episodes * share * (returns - value), w.discount * w.logs.of_steps(share))
+    return _centred(value, w.episodes * without(share) * (returns - value), w.discount * w.logs.of_steps(share))
+
+
+def without(share: np.ndarray) -> np.ndarray:
+    """w / (1 − w) for shares of a sum: what the others' mean moves by is that share of the difference; at most `LARGEST`."""
+    return share / (1 - np.minimum(share, LARGEST))
+
+
+def _centred(value: float, moves: np.ndarray, by_step: np.ndarray) -> Estimate:
+    """The estimate whose episodes contribute its value and what they move it by, less the mean of that."""
+    return Estimate(value + moves - moves.mean(), by_step)
 
 
 def per_decision(w: Weights, x: np.ndarray) -> Estimate:
@@ -193,10 +205,11 @@ def weighted_per_decision(w: Weights, x: np.ndarray) -> Estimate:
     after = np.zeros(len(total) + 1)
     _after(γ * mean, total, over, after)
     lengths = w.logs.lengths
-    moved = w.by_episode(w.discount * share * (x - mean[w.age]))
+    moved = w.by_episode(w.discount * without(share) * (x - mean[w.age]))
     at_rest = np.exp(w.log_whole - np.append(over, np.inf)[lengths]) * after[lengths]
+    at_rest /= 1 - np.minimum(share[w.logs.last_steps], LARGEST)
     moved -= np.where(w.log_whole > -np.inf, at_rest, 0.0)
-    return Estimate(γ @ mean + w.episodes * moved, w.discount * share)
+    return _centred(float(γ @ mean), w.episodes * moved, w.discount * share)
 
 
 @cached_njit(nogil=True, error_model="numpy")
@@ -206,12 +219,6 @@ def _after(x, total, over, out):
         if over[t] > -np.inf:
             grown = np.exp(over[t] - over[t + 1]) if t + 1 < len(x) else 0.0
             out[t] = x[t] * np.exp(over[t] - total[t]) + grown * out[t + 1]
-
-
-def truncated(w: Weights, x: np.ndarray) -> Estimate:
-    """(1/E) Σ_e Σ_t γ^t min(c, W_t) x_t. Biased towards 0 where the bound acts."""
-    c = np.sqrt(w.episodes) if w.bound is None else w.bound
-    return per_decision(replace(w, log=np.minimum(w.log, np.log(c))), x)
 
 
 @dataclass(frozen=True)

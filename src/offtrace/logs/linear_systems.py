@@ -30,7 +30,7 @@ def slow_inverse_of(matrix: np.ndarray) -> np.ndarray:
     >>> slow_inverse_of(np.array([[2.0, 0.0], [0.0, 0.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.0]]
     """
-    u, values, v = scipy.linalg.svd(matrix, lapack_driver="gesvd")  # pyright: ignore  # pyright: ignore
+    u, values, v = scipy.linalg.svd(matrix, lapack_driver="gesvd")  # pyright: ignore
     kept = values > len(matrix) * np.finfo(float).eps * values[0]
     return (v[kept].T / values[kept]) @ u[:, kept].T
 
@@ -42,14 +42,14 @@ def solve(product: Callable[[np.ndarray], np.ndarray], right: np.ndarray) -> tup
     >>> x, reached
     (array([1., 2.]), True)
     """
-    made = 0
+    products = 0
 
     def counted(x: np.ndarray) -> np.ndarray:
-        nonlocal made
-        made += 1
+        nonlocal products
+        products += 1
         return product(x)
 
     kept = min(len(right), max(30, min(300, KEPT // len(right))))
     system = LinearOperator((len(right), len(right)), matvec=counted, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     solution, failed = gmres(system, right, rtol=TOLERANCE, restart=kept, maxiter=CYCLES)
-    return np.asarray(solution), made, failed == 0
+    return np.asarray(solution), products, failed == 0

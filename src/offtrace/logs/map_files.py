@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from offtrace._shared.cores import cores
 from offtrace._shared.extras import install
 from offtrace.logs.reading.problems import LogsError
-from offtrace.logs.reading.tables import files_of, polars, scan
+from offtrace.logs.reading.tables import files_of, pl
 
 T = TypeVar("T")
 RETRIES = 20
@@ -34,37 +34,17 @@ def files_in(source: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     return tuple(file.resolve() for file in files)
 
 
-def check_episodes(files: Sequence[Path], ids: Sequence[tuple[Any, Any, int]], column: str) -> None:
-    """Raise where two files have the same episode. `ids`: the least and the largest id of each file, and how many there are.
-
-    Only files whose ranges of ids overlap are read again.
-    """
-    groups: list[list[int]] = []
-    reach: Any = None
-    for i in sorted(range(len(files)), key=lambda i: ids[i][0]):
-        low, high, _ = ids[i]
-        if groups and low <= reach:
-            groups[-1].append(i)
-            reach = max(reach, high)
-        else:
-            groups.append([i])
-            reach = high
-    for group in groups:
-        if len(group) > 1:
-            _raise_for_twice(tuple(files[i] for i in group), column, sum(ids[i][2] for i in group))
-
-
-def _raise_for_twice(files: tuple[Path, ...], column: str, expected: int) -> None:
-    pl = polars()
-    frame = pl.concat([scan((file,)).select(pl.col(column).unique()) for file in files])
-    if frame.select(pl.col(column).n_unique()).collect().item() == expected:
-        return
-    twice = frame.group_by(column).len().filter(pl.col("len") > 1).select(pl.col(column).min()).collect().item()
-    where = [file.name for file in files if scan((file,)).filter(pl.col(column) == twice).head(1).collect().height]
-    raise LogsError(
-        f"episode {twice!r} is in {len(where)} files, {where[0]} and {where[1]}: each episode must lie in one file. Sort by "
-        f"{column} before you split the log, or give episodes that are others other ids"
-    )
+def check_episodes(files: Sequence[Path], ids: Sequence[Any], column: str) -> None:
+    """Raise where two files have the same episode. `ids`: those of each file, a series of polars."""
+    frame = pl.concat([pl.DataFrame({"id": each}).with_columns(file=pl.lit(i)) for i, each in enumerate(ids)])
+    twice = frame.group_by("id").agg("file").filter(pl.col("file").list.len() > 1).sort("id").head(1)
+    if twice.height:
+        episode, where = twice.row(0)
+        first, second = (files[i].name for i in sorted(where)[:2])
+        raise LogsError(
+            f"episode {episode!r} is in {len(where)} files, {first} and {second}: each episode must lie in one file. Sort by "
+            f"{column} before you split the log, or give episodes that are others other ids"
+        )
 
 
 Map = Callable[..., Iterator[Any]]

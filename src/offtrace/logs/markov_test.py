@@ -53,14 +53,14 @@ class HiddenStates:
     """The part of the past that tells most, in words."""
 
     @property
-    def found(self) -> bool:
+    def significant(self) -> bool:
         """Whether the states seem to hide something."""
         return self.chance < LEVEL
 
     @property
     def words(self) -> str:
         """What was found, in words."""
-        if not self.found:
+        if not self.significant:
             return "what came before tells no more about what follows than state and action do"
         often = f"1 of {1 / self.chance:,.0f}" if self.chance > 1e-6 else "less than 1 of a million"
         return (

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from offtrace.logs.container import Logs
 from offtrace.logs.fit import Fit, Model, Regressed, fit
-from offtrace.logs.intervals import bootstrap
+from offtrace.logs.intervals import bootstrap, by_cluster
 from offtrace.logs.operator import Sampled
 from offtrace.logs.policies import Policy
 from offtrace.logs.real_actions import RealPolicy
@@ -84,6 +84,11 @@ def first_values(fitted: Fit | Regressed) -> NDArray[np.float64]:
     return np.asarray(fitted.at_steps[0][logs.first_steps])
 
 
+def value_of_behavior(sampled: Sampled, model: Model) -> float:
+    """V̂(μ) by the trace of this operator, on its logs."""
+    return float(first_values(fit(on_policy(sampled.trace, sampled.logs, sampled.gamma), model)).mean())
+
+
 @dataclass(frozen=True, eq=False)
 class Observed:
     """V(μ), the value of the policy that made the logs, as they have it."""
@@ -92,6 +97,8 @@ class Observed:
     """Σ_t γ^t r_t of each episode [E]; of one that was cut, with γ^T V̂(s_T) for the rest."""
     beyond: float
     """The share of V̂(s_T) in them, which was not observed."""
+    standard_error: float
+    """That of the mean return; clusters, not episodes, are independent."""
     low: float
     high: float
     """The bootstrap interval of the mean."""
@@ -100,11 +107,6 @@ class Observed:
     def estimate(self) -> float:
         """V(μ): the mean return."""
         return float(self.returns.mean())
-
-    @property
-    def standard_error(self) -> float:
-        """The standard error of the mean return."""
-        return float(self.returns.std() / np.sqrt(len(self.returns)))
 
     @property
     def unlike_most(self) -> int:
@@ -117,11 +119,20 @@ class Observed:
         return not abs(value - self.estimate) <= allowed
 
 
-def observed(logs: Logs, gamma: float, model: Model, confidence: float, resamples: int, seed: int) -> Observed:
+def observed(
+    logs: Logs,
+    gamma: float,
+    model: Model,
+    cluster: NDArray[np.int64] | None,
+    confidence: float,
+    resamples: int,
+    seed: int,
+) -> Observed:
     """V(μ) from the logs."""
     returns, beyond = observed_returns(logs, gamma, model)
-    (low,), (high,) = bootstrap(returns[:, None], confidence, resamples, seed)
-    return Observed(returns, beyond, float(low), float(high))
+    x = by_cluster(returns[:, None], cluster)
+    (low,), (high,) = bootstrap(x, confidence, resamples, seed)
+    return Observed(returns, beyond, float(x.std() / np.sqrt(len(x))), float(low), float(high))
 
 
 def observed_returns(logs: Logs, gamma: float, model: Model) -> tuple[NDArray[np.float64], float]:

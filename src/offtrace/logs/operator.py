@@ -9,9 +9,9 @@ padded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -21,8 +21,7 @@ from offtrace._shared.compile_cache import cached_njit
 from offtrace._shared.cores import cores
 from offtrace.logs.container import Logs
 from offtrace.logs.policies import Policy
-from offtrace.returns import coefficients, corrections, diagnose
-from offtrace.returns.diagnose import Statistics
+from offtrace.returns import coefficients, corrections
 from offtrace.returns.numpy import backend as numpy_backend
 from offtrace.returns.numpy import normal_form
 from offtrace.traces import Trace
@@ -30,7 +29,6 @@ from offtrace.traces.trace_argument import as_trace
 
 PIECE = 1 << 18  # steps of a piece: a sweep needs about 150 bytes of scratch for each
 FORGOTTEN = 1e-16  # a transposed weight below this is dropped: ∏ρ is a martingale under μ, so it does not come back
-SAMPLE = 16, 1 << 12  # pieces, and their steps, on which credit is looked at lag by lag
 CORES = cores()
 
 T = TypeVar("T")
@@ -178,47 +176,6 @@ class Sampled:
             "valid": None,
             "pair": pair,
         }
-
-    def diagnosis(self) -> Statistics:
-        """`offtrace.diagnose` over all logs, put together from pieces."""
-
-        def of(piece: slice) -> Statistics:
-            arrays = self._arrays(piece)
-            return diagnose(self._cut(piece), **arrays).pooled
-
-        parts = list(self.each(of, PIECE))
-        n = np.array([p.starts for p in parts], float)
-        m = np.array([p.magnitude for p in parts]) * n
-        squares = m**2 / np.array([p.effective for p in parts])
-        ends = [np.count_nonzero(self.logs.terminated[p] | self.logs.truncated[p]) for p in self.logs.pieces(PIECE)]
-        passing = n - ends  # starts that could reach another step
-        return Statistics(
-            starts=int(n.sum()),
-            magnitude=float(m.sum() / n.sum()),
-            largest_magnitude=max(p.largest_magnitude for p in parts),
-            horizon=float((np.array([p.horizon for p in parts]) * m).sum() / m.sum()),
-            cut=float((np.array([p.cut for p in parts]) * passing).sum() / max(passing.sum(), 1)),
-            largest=max(p.largest for p in parts),
-            effective=float(m.sum() ** 2 / squares.sum()),
-        )
-
-    def credit(self, lags: Sequence[int]) -> np.ndarray:
-        """Σ_{l<n} c_l / Σ_l c_l for each n of `lags`, c_l the sum of γ^l β_{k:k+l} over starts k: the share of credit that comes
-        from the first n steps, of episodes spread evenly over the logs. NaN where products overflow.
-        """
-        pieces = list(self.logs.pieces(SAMPLE[1]))
-        pieces = pieces[:: -(-len(pieces) // SAMPLE[0])]
-
-        def within(n: int | None) -> float:
-            total = 0.0
-            for piece in pieces:
-                trace, zero = self._cut(piece), np.zeros(piece.stop - piece.start)
-                cut = replace(trace, horizon=min(filter(None, (n, trace.horizon)), default=None))
-                total += corrections(cut, reward=zero + 1, q=zero, next_value=zero, **self._arrays(piece)).sum()
-            return total
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.array([within(n) for n in lags]) / within(None)
 
 
 @cached_njit(nogil=True, error_model="numpy")

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from offtrace.logs.container import Logs
 from offtrace.logs.importance import kish, shares
@@ -46,8 +45,8 @@ class Density:
     [-0.919]
     """
 
-    log_pi: Callable[[np.ndarray, np.ndarray], object] | ArrayLike
-    """states, actions [n, k] → log π(a|s) [n]; or log π(a|s) at the logged steps [N], in the order of the logs."""
+    log_pi: Callable[[np.ndarray, np.ndarray], object] | None
+    """states, actions [n, k] → log π(a|s) [n]; None: the logs have it, `Columns(log_pi=…)`."""
     sample: Callable[[np.ndarray, np.random.Generator], object] | None = None
     """states, a generator → an action for each, [n, k]. Without it there is no Σ_a π(a|s) Q(s, a): no estimator with a model."""
 
@@ -188,7 +187,7 @@ def _log_densities(given: np.ndarray, n: int, first: int, called: str) -> np.nda
 def as_real_policy(policy: object, logs: Logs, called: str) -> RealPolicy:
     """A policy for logs whose actions are real numbers."""
     k = logs.action.shape[1]
-    if isinstance(policy, Deterministic) or (isinstance(policy, Density) and callable(policy.log_pi)):
+    if isinstance(policy, Deterministic | Density):
         logs.require_order(f"{called} is a function of the ids of states", "states")
     if policy is None and logs.log_pi is not None:
         return RealPolicy(called=called, numbers=k)
@@ -199,22 +198,14 @@ def as_real_policy(policy: object, logs: Logs, called: str) -> RealPolicy:
             f"the actions of these logs are real numbers, so {called} must be Density(log_pi) or Deterministic(act), or None if "
             f"the logs have a column log_pi (Columns(log_pi=…)); got {type(policy).__name__}"
         )
-    if callable(policy.log_pi):
-        return RealPolicy(called=called, numbers=k, density=policy.log_pi, sample=policy.sample)
-    return RealPolicy(called=called, numbers=k, sample=policy.sample)
-
-
-def with_log_pi(policy: object, logs: Logs) -> Logs:
-    """The logs, with log π(a|s) at their steps where a target says it by an array."""
-    if not logs.continuous or not isinstance(policy, Density) or callable(policy.log_pi):
-        return logs
-    given = as_array(policy.log_pi, "log_pi")
-    if logs.report is not None and (not logs.report.in_order or logs.report.only_next or logs.report.problems):
-        raise ValueError(
-            "log_pi has a number for each step, but rows were sorted, dropped or only used as next states when these logs were "
-            "read: name the column that has it, Columns(log_pi=…), or give a function, Density(log_pi)"
+    if policy.log_pi is None and logs.log_pi is None:
+        raise ValueError(f"{called} is Density(None), and the logs have no column log_pi: Columns(log_pi=…)")
+    if policy.log_pi is not None and not callable(policy.log_pi):  # pyright: ignore[reportUnnecessaryComparison]
+        raise TypeError(
+            "log_pi must be a function, states, actions → log π(a|s); numbers for the logged steps are a column of the logs, "
+            "Columns(log_pi=…)"
         )
-    return replace(logs, log_pi=_log_densities(given, len(logs), 0, "log_pi"))
+    return RealPolicy(called=called, numbers=k, density=policy.log_pi, sample=policy.sample)
 
 
 def _bandwidth(given: float | Sequence[float] | None, k: int) -> np.ndarray | None:

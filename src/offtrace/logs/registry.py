@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from offtrace.logs.evidence import Evidence
     from offtrace.logs.operator import Sampled
 
-MU, OWN_STARTS, TABLE, ACTIONS, TRACE = "mu", "own starts", "ids", "actions", "trace"
-"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, ids of states, which
+MU, OWN_STARTS, ACTIONS, TRACE = "mu", "own starts", "actions", "trace"
+"""What an estimator may need: μ(a|s) of the actions taken, V(π) as the mean over the logs' own first states, which
 actions the target policy takes in a state, and a trace with λ above 0."""
 NEEDS = {
     MU: "μ",
     OWN_STARTS: "the logs’ own first states",
-    TABLE: "states that are ids",
     ACTIONS: "Σ_a π(a|s) Q(s, a)",
     TRACE: "a trace",
 }
@@ -36,7 +35,6 @@ NEEDS = {
 LACKING = {
     MU: "it needs μ(a|s) of the actions taken, which is not known",
     OWN_STARTS: "it averages over the logs' own first states, and others were given (initial)",
-    TABLE: "it needs states that are ids, and these logs have features",
     ACTIONS: (
         "it needs Σ_a π(a|s) Q(s, a), which a density at the logged actions does not give: say how the target policy draws "
         "actions, Density(log_pi, sample=…)"
@@ -79,8 +77,8 @@ class Estimator:
     """What it is shown together with."""
     operator: Callable[[Evidence], Sampled] | None = None
     """For a fit: the operator whose fixed point it is. A regressor is refitted to it, for an interval."""
-    preference: int | None = 100
-    """The headline is the estimator with the lowest preference of those that pass their checks; None: it never is."""
+    preference: int = 100
+    """The headline is the estimator with the lowest preference of those that pass their checks."""
     checks: tuple[Checking, ...] = ()
     """What can go wrong with it: each gets the evidence and what was found, and gives a `Check`, or None."""
 

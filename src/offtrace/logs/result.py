@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from offtrace._shared import notebook
 from offtrace._shared.number_text import four_digits
 from offtrace.logs.checks import Check
 from offtrace.logs.container import Logs
@@ -16,8 +17,7 @@ from offtrace.logs.intervals import Conservative
 from offtrace.logs.on_policy import Observed
 from offtrace.logs.policies import Policy
 from offtrace.logs.registry import ESTIMATORS
-from offtrace.returns.diagnose import Statistics
-from offtrace.traces import OneStep, Trace
+from offtrace.traces import Trace
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,7 @@ RULE = (
 
 def rank(row: Row) -> tuple[int, int]:
     """The rank of a row by the rule: the least is the headline."""
-    preference = ESTIMATORS[row.estimator].preference
-    never = preference is None
-    return len(row.failed) + 10 * (not np.isfinite(row.estimate)) + 100 * never, 0 if preference is None else preference
+    return len(row.failed) + 10 * (not np.isfinite(row.estimate)), ESTIMATORS[row.estimator].preference
 
 
 def instead(rows: Mapping[str, Sequence[Row]], named: Row) -> str:
@@ -77,7 +75,7 @@ def instead(rows: Mapping[str, Sequence[Row]], named: Row) -> str:
 
     `rows`: all estimates by policy, whose name is empty where there is one alone.
     """
-    first = {policy: min(each, key=lambda row: (rank(row)[0] >= 100, rank(row)[1])) for policy, each in rows.items()}
+    first = {policy: min(each, key=lambda row: rank(row)[1]) for policy, each in rows.items()}
     if any(row.estimator == named.estimator for row in first.values()):
         return ""
     why = [
@@ -90,19 +88,6 @@ def instead(rows: Mapping[str, Sequence[Row]], named: Row) -> str:
 def chosen(rows: Sequence[Row]) -> Row:
     """The headline, by the rule."""
     return min(rows, key=rank)
-
-
-@dataclass(frozen=True, eq=False)
-class Support:
-    """Where the target policy leaves the data."""
-
-    share: float
-    """The probability that π gives, at the logged states, to actions never logged there (for features: never at all; for
-    real-valued actions: outside of their range)."""
-    by_state: np.ndarray | None
-    """The same for each state [S], NaN where a state does not occur; None for features."""
-    visits: np.ndarray | None
-    """How often each state occurs [S]; None for features."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +113,11 @@ class Diagnosis:
     """log W [E], W the product of ratios of a whole episode, which soon is no float; None where μ is not known."""
     effective_by_step: np.ndarray | None
     """Kish's effective number of episodes for the products up to each step [T]."""
-    trace: Statistics
-    """`offtrace.diagnose` of the trace on these logs: effective horizon, share of cut traces, …"""
-    support: Support
+    outside: float
+    """The share of what π does at the logged states that was never logged there (for features: never at all; for real-valued
+    actions: that is outside of their range)."""
     overlap: tuple[Overlap, ...]
     """Action by action; empty where actions are real numbers."""
-    influence: np.ndarray | None
 
     @property
     def weights(self) -> np.ndarray | None:
@@ -336,10 +320,7 @@ class Result:
         return text
 
     def _repr_html_(self) -> str:
-        """For notebooks: the table, with drawn intervals."""
-        from offtrace.logs import notebook_table
-
-        return notebook_table.html(self)
+        return notebook.words(repr(self))
 
     def __repr__(self) -> str:
         d, percent = self.diagnosis, f"{100 * self.confidence:g} %"
@@ -375,10 +356,6 @@ class Result:
         if d.weights is not None:
             share = f", largest share {100 * d.largest:.2g} %" if d.effective else ""
             lines.append(f"  weights: {d.effective:,.1f} effective episodes, mean {d.mean_weight:.3g}{share}")
-        if self.trace != OneStep():
-            lines.append(
-                f"  trace: effective horizon {d.trace.horizon:.3g} steps, {100 * d.trace.cut:.2g} % of traces cut"
-            )
         lines += self._parts_in_words() + [f"  · {note}" for note in self.notes]
         lines += [f"  ! {warning}" for warning in self.warnings]
         return "\n".join(lines)

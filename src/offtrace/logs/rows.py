@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.number_text import number
-from offtrace.logs.checks import Check, Estimated, beyond_cuts
+from offtrace.logs.checks import Check, beyond_cuts
 from offtrace.logs.container import take
 from offtrace.logs.evidence import Evidence
 from offtrace.logs.fit import fit
@@ -57,8 +57,7 @@ def checked(row: Row, estimate: tuple[float, np.ndarray], evidence: Evidence) ->
     entry = ESTIMATORS[row.estimator]
     row = _widened(row, entry, evidence)
     allowed, seen = evidence.allowed, evidence.observed
-    estimated = Estimated(*estimate, row.low, row.high)
-    checks = [check for each in entry.checks if (check := each(evidence, estimated)) is not None]
+    checks = [check for each in entry.checks if (check := each(evidence, row)) is not None]
     if (of_kernel := _of_kernel(row, estimate, entry, evidence)) is not None:
         check, less, more = of_kernel
         checks.append(check)
@@ -114,10 +113,10 @@ def _widened(row: Row, entry: Estimator, evidence: Evidence) -> Row:
     """The interval, wider by what is rounded and, of a table, by what pairs that were never logged could be worth."""
     less = more = 1e-8 * abs(row.estimate) + 1e-12
     if entry.operator is not None and evidence.logs.tabular and (evidence.model is None or evidence.step is not None):
-        out = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
-        if out.share:
-            less += out.taken_for - out.share * evidence.allowed.least
-            more += out.share * evidence.allowed.most - out.taken_for
+        share, taken_for = way_out(evidence, evidence.fit_of(entry.operator(evidence)))
+        if share:
+            less += taken_for - share * evidence.allowed.least
+            more += share * evidence.allowed.most - taken_for
     if entry.family == IMPORTANCE and (left := beyond_cuts(evidence)):  # what is left out may be worth what can be
         less -= left * evidence.allowed.least
         more += left * evidence.allowed.most

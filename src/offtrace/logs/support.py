@@ -11,7 +11,6 @@ V̂(s_τ), so that V(π) may be off by −E[γ^τ V̂(s_τ)] + share · [least, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,23 +22,15 @@ if TYPE_CHECKING:
     from offtrace.logs.fit import Fit, Regressed
 
 
-@dataclass(frozen=True)
-class WayOut:
-    """E[γ^τ], and E[γ^τ V̂(s_τ)] where a fit was given."""
-
-    share: float
-    taken_for: float = 0.0
-
-
-def way_out(evidence: Evidence, fitted: Fit | Regressed | None = None) -> WayOut:
-    """How much of the target's way leaves the data. Of features only: how much of its first steps never was logged."""
+def way_out(evidence: Evidence, fitted: Fit | Regressed | None = None) -> tuple[float, float]:
+    """E[γ^τ], and E[γ^τ V̂(s_τ)] where a fit was given. Of features only how much of the first steps never was logged."""
     logs, policy, gamma, starts = evidence.logs, evidence.policy, evidence.gamma, evidence.starts
     if policy.table is None:
-        return WayOut(float(starts.weight @ policy.outside(starts.state, logs)))
+        return float(starts.weight @ policy.outside(starts.state, logs)), 0.0
     logged = logs.counts
     outside = np.where(logged == 0, policy.table, 0.0).sum(axis=1)
     if not outside.any():
-        return WayOut(0.0)
+        return 0.0, 0.0
     pair = logs.pairs
     on = ~logs.terminated
     pair, following = pair[on], logs.next_state[on]
@@ -55,7 +46,7 @@ def way_out(evidence: Evidence, fitted: Fit | Regressed | None = None) -> WayOut
 
     share = at_first_states(outside)
     if share < 1e-9:  # the way there does not begin in any first state
-        return WayOut(0.0)
+        return 0.0, 0.0
     if fitted is None:
-        return WayOut(min(share, 1.0))
-    return WayOut(min(share, 1.0), at_first_states(outside * evidence.values(fitted, np.arange(logs.states))))
+        return min(share, 1.0), 0.0
+    return min(share, 1.0), at_first_states(outside * evidence.values(fitted, np.arange(logs.states)))

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingTypeStubs]
 
 from offtrace._shared.progress_bar import ProgressBar
 from offtrace.logs import file_sums
 from offtrace.logs.bases import Linear, Table, gram_and_variance
 from offtrace.logs.features import fourier_features
-from offtrace.logs.file_sums import First, Passes, Question, moments, over_pieces
+from offtrace.logs.file_sums import First, Passes, Question, contributions, over_pieces
 from offtrace.logs.fit import Features, asked, fixed_point, is_solution, linear_basis, pull_of
+from offtrace.logs.intervals import bootstrap
 from offtrace.logs.linear_systems import inverse_of
 from offtrace.logs.map_files import by_ray, by_threads, check_episodes, files_in
 from offtrace.logs.policies import Policy, refuse_frame
@@ -37,6 +37,8 @@ MODELS = ("table", "linear", "fourier")
 """The models of Q by name."""
 RIDGE = 1.0
 """Of linear and Fourier features: in logs that are larger than a machine it hardly matters."""
+RESAMPLES = 1000
+"""Of the bootstrap."""
 MOST = 5000
 """Features at most: a matrix of their number squared is summed for each file."""
 
@@ -72,15 +74,15 @@ def sweep(
     - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier" or `Features`
     - `columns` and `truncated` are those of `read`.
     - `sweeps`: None goes on to the fixed point; a number applies the sampled operator of a table so often, from Q = 0.
-    - `confidence` of the interval for V(π), from sums of what each episode contributes, corrected for skewness (Hall 1992). For a
-      table it takes about as many sweeps as Q itself, for features one. None: no interval. It tells nothing of what a model
-      misses, nor of actions that were never logged.
+    - `confidence` of the interval for V(π), by the bootstrap of `evaluate` from what each episode contributes. For a table it
+      takes about as many sweeps as Q itself, for features one. None: no interval. It tells nothing of what a model misses, nor of
+      actions that were never logged.
     - `seed` of Fourier features.
     - `on`: "here", by threads of this process, or "ray", on the cluster at `address`, or a new one on this machine. The result
       is the same, but for rounding, whatever the number of files and `workers`; a file whose worker is lost is read again.
 
-    Memory is about 150 bytes for each step of the largest file, for each worker, and some tables [S, A]; with p features also
-    100 MB for their values, and some matrices [p, p].
+    Memory is about 150 bytes for each step of the largest file, for each worker, 8 for each episode, and some tables [S, A]; with
+    p features also 100 MB for their values, and some matrices [p, p].
 
     >>> import numpy as np
     >>> target = np.full((1000, 4), 0.25)
@@ -108,7 +110,7 @@ def sweep(
         passes = Passes(files, each, question, bar if progress else None)
         first = First(*passes.over(file_sums.first))
         if columns.episode is not None:
-            check_episodes(files, [file[:3] for file in first.files], columns.episode)
+            check_episodes(files, [ids for ids, _, _ in first.files], columns.episode)
         if kind == "table":
             return _of_table(passes, first, sweeps, confidence)
         return _of_features(passes, first, kind, confidence, seed)
@@ -182,13 +184,15 @@ def _swept(
     episodes, steps, total, squares = first.returns
     gamma = passes.question.gamma
     error, low, high = (float("nan"),) * 3
-    if c is not None and confidence is not None:
-        sums = passes.over(over_pieces, basis, moments, θ, episodes * c, value)
-        error, low, high = interval(value, sums, int(episodes), confidence)
+    if c is not None and confidence is not None and episodes > 1:
+        x = np.concatenate(passes.over(over_pieces, basis, contributions, θ, episodes * c))
+        error = float(x.std() / np.sqrt(len(x)))
+        (low,), (high,) = bootstrap((value + x - x.mean())[:, None], confidence, RESAMPLES, seed=0)
         rounded = 1e-8 * abs(value) + 1e-12
         low, high = low - rounded, high + rounded
         if gamma < 1:
-            least, most = min(0.0, *(f[3] for f in first.files)), max(0.0, *(f[4] for f in first.files))
+            least = min(0.0, *(lowest for _, lowest, _ in first.files))
+            most = max(0.0, *(highest for _, _, highest in first.files))
             low, high = max(low, least / (1 - gamma)), min(high, most / (1 - gamma))
     mean = total / episodes
     return Swept(
@@ -201,7 +205,7 @@ def _swept(
         observed_error=float(np.sqrt(max(squares / episodes - mean**2, 0.0) / max(episodes - 1, 1))),
         steps=int(steps),
         episodes=int(episodes),
-        sweeps=passes.made,
+        sweeps=passes.count,
         **more,
     )
 
@@ -256,7 +260,7 @@ def _model(model: object, tabular: bool) -> str | Features:
         return "table" if tabular else "fourier"
     if not isinstance(model, str) or model not in MODELS:
         raise ValueError(
-            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: trees and regressors need all "
+            f"model must be one of {', '.join(map(repr, MODELS))} or a Features, got {model!r}: a Regressor needs all "
             "steps at once, which `evaluate` has"
         )
     if model == "table" and not tabular:
@@ -264,34 +268,3 @@ def _model(model: object, tabular: bool) -> str | Features:
     if model != "table" and tabular:
         raise ValueError(f"model={model!r} needs states that are features: for ids give Features(φ), φ a table [S, d]")
     return model
-
-
-def interval(mean: float, moments: np.ndarray, episodes: int, confidence: float) -> tuple[float, float, float]:
-    """The standard error and the two ends. `moments` [3]: Σ dᵏ for k = 1, 2, 3, d the deviations from any number near the mean.
-
-    With T = √E (mean − V(π)) / s and the skewness g of the contributions, h(T) = T + g (2T² + 1) / (6√E) + g² T³ / (27E) is
-    nearly normal (Hall 1992, *On the removal of skewness by transformation*), so that quantiles of T are h⁻¹ of those of
-    Student's t. It needs nothing of an episode but its part of three sums.
-
-    >>> d = np.array([-1.0, 0.0, 1.0, 0.5, -0.5])
-    >>> [round(x, 3) for x in interval(2.0, np.array([(d**k).sum() for k in (1, 2, 3)]), 5, 0.95)]
-    [0.354, 1.018, 2.982]
-    """
-    if episodes < 2:
-        nan = float("nan")
-        return nan, nan, nan
-    first, second, third = moments / episodes
-    variance = (second - first**2) * episodes / (episodes - 1)
-    if not variance > 1e-28 * max(second, mean**2):  # all contribute the same, but for rounding
-        return 0.0, mean, mean
-    error = float(np.sqrt(variance / episodes))
-    skewness = float((third - 3 * first * second + 2 * first**3) / variance**1.5)
-    z = float(stdtrit(episodes - 1, (1 + confidence) / 2))
-    low, high = (_student(x, skewness, episodes) for x in (-z, z))
-    return error, mean - high * error, mean - low * error
-
-
-def _student(z: float, skewness: float, episodes: int) -> float:
-    """h⁻¹(z)."""
-    g = skewness / episodes**0.5
-    return z if abs(g) < 1e-8 else 3 / g * (float(np.cbrt(1 + g * (z - g / 6))) - 1)

@@ -35,7 +35,7 @@ class Swept:
     steps: int
     episodes: int
     sweeps: int
-    """How often all files were read; the epochs of a network come on top of it."""
+    """How often all files were read."""
     converged: bool
     """Whether Q is the fixed point; False where only so many sweeps were asked for, or it was not found."""
     q: Callable[[np.ndarray], np.ndarray] = field(repr=False)
@@ -76,13 +76,4 @@ class Swept:
         )
 
     def _repr_html_(self) -> str:
-        rows = [
-            ("V(π)", f"{self.value:.6g}{self._interval}"),
-            ("V(μ), as logged", f"{self.observed:.6g} ± {self.observed_error:.2g}"),
-            ("sweeps", f"{self.sweeps}{'' if self.converged else ', not the fixed point'}"),
-            ("steps", f"{self.steps:,}"),
-            ("episodes", f"{self.episodes:,}"),
-        ]
-        if self.unlogged:
-            rows.append(("π on actions never logged", f"{100 * self.unlogged:.2g} %"))
-        return notebook.table("Swept", rows)
+        return notebook.words(str(self))

@@ -194,7 +194,7 @@ class HistoryBounded(TrajectoryAware):
 @register
 @dataclass(frozen=True, eq=False)
 class DiscountedBound(TrajectoryAware):
-    """β_t = min(C γ^{-t}, β_{t-1} ρ_t), C = `bound`: a recursive cap on the *discounted* trace γ^t β_t.
+    """β_t = min(C/γ^t, β_{t-1} ρ_t), C = `bound`: a recursive cap on the *discounted* trace γ^t β_t.
 
     No rule that keeps the recursive condition contracts more on average for its variance, where C is the right number for each
     pair (`operators.frontier`): then `bound` is an array of the trajectory's shape, or [S, A] on an MDP. `gamma` is the
@@ -210,7 +210,7 @@ class DiscountedBound(TrajectoryAware):
     gamma: float = 0.99
 
     title: ClassVar = "Discounted bound"
-    formula: ClassVar = "min(C γ^{-t}, β_{t-1} ρ_t), C = bound"
+    formula: ClassVar = "min(C/γ^t, β_{t-1} ρ_t), C = bound"
     aliases: ClassVar = ("discounted-bound", "variance-optimal trace")
     per_step: ClassVar = HoldsAnArray()  # pyright: ignore[reportAssignmentType]
     recursive: ClassVar = True
@@ -218,7 +218,7 @@ class DiscountedBound(TrajectoryAware):
     proven: ClassVar = (
         "no rule with the recursive condition has less variance for its mean contraction, if C is that of the pair"
     )
-    citation: ClassVar = "this library: docs/theory.md, The efficient frontier"
+    citation: ClassVar = "offtrace (2026), The efficient frontier of traces, documentation of offtrace, Theory"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from offtrace.logs.container import Logs
 from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, NUMBERS, UNKNOWN, Names
 from offtrace.logs.reading.problems import LogsError, Problem, ReadReport, refusal
 from offtrace.trajectory import TOLERANCE
+
+if TYPE_CHECKING:
+    from offtrace.logs.reading.conversion import Conversion
 
 DENSE = 1 << 16
 """Integers from 0 to less than this, or than the number of steps, are ids as they are; others are numbered anew."""
@@ -25,34 +28,20 @@ SAME_TIME = "two rows of an episode at the same time, so that it is not known wh
 class Rows:
     """N rows of a source, sorted by episode and step."""
 
-    source: str
+    how: Conversion
+    """What is known of the columns."""
     episode: np.ndarray
     """[N] int64: ids or codes; MISSING, which sorts first, where a row does not say it."""
     step: np.ndarray | None
     """[N] int64, consecutive or times; None: there is no such column."""
     values: dict[str, np.ndarray]
     """state, action, reward, and what there is of terminated, truncated, next_state, mu and log_pi: [N] or [N, d]."""
-    words: Callable[[int], str]
-    """A row of the source, in words that its user understands."""
-    number: np.ndarray | None = None
+    number: np.ndarray | None
     """[N]: the number of each row in the source; None: rows were sorted there."""
-    timed: bool = False
-    """Steps are times, which have gaps and begin anywhere."""
-    is_log: bool = False
-    """`mu` holds log μ."""
-    cut_at_end: bool = False
-    """An episode whose last step is not terminated was cut there."""
-    states: Names = None
-    actions: Names = None
-    given: tuple[Names, Names] = (None, None)
-    """What the user, or the source's spaces, say of states and actions; the names of others are sorted."""
-    hints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """For states and actions given by name: which names of the source are none of them, in words."""
-    never: Mapping[str, list[int | str]] = field(default_factory=dict[str, "list[int | str]"])
-    """And which of them the source does not have."""
-    passed_over: tuple[str, ...] = ()
-    keep: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    keep: Mapping[str, np.ndarray]
     """[N]: further columns, of which an episode's first row says what holds for the episode."""
+    cut_at_end: bool
+    """An episode whose last step is not terminated was cut there."""
 
     def __post_init__(self) -> None:
         begin = np.flatnonzero(self.episode[1:] != self.episode[:-1]) + 1
@@ -68,6 +57,15 @@ class Rows:
     def nameless(self) -> bool:
         """Whether the first episode is none, but the rows that do not say of which they are."""
         return bool(self.episode[0] == MISSING)
+
+    def words(self, row: int) -> str:
+        """A row of the source, in words that its user understands."""
+        table, names = self.how.table, self.how.episodes
+        if table.in_words is not None:
+            return table.in_words(row)
+        code = int(self.episode[row if self.number is None else np.flatnonzero(self.number == row)[0]])
+        name = repr(names[code]) if isinstance(names, tuple) and code != MISSING else str(code)
+        return f"{table.words(row)} (episode {'missing' if code == MISSING else name})"
 
     def note(self, what: str, where: np.ndarray) -> None:
         """Note a problem of the rows where this is true."""
@@ -96,13 +94,14 @@ def assembled(rows: Rows, drop: float | None) -> Logs:
     _check_ends(rows, terminated, truncated)
     truncated &= ~terminated
     problems, concerned = rows.settled()
+    how = rows.how
     lengths, nameless = np.diff(rows.starts), rows.nameless
     episodes = len(lengths) - nameless
     if problems:
         tied = any(problem.what == SAME_TIME for problem in problems)
         refused = drop is None or tied or len(concerned) - nameless > drop * episodes
         if refused or len(concerned) == len(lengths):
-            raise refusal(rows.source, problems, len(concerned) - nameless, episodes, drop, tied)
+            raise refusal(how.table.name, problems, len(concerned) - nameless, episodes, drop, tied)
     good = np.ones(len(lengths), np.bool_)
     good[concerned] = False
     has_next = "next_state" in rows.values
@@ -110,7 +109,7 @@ def assembled(rows: Rows, drop: float | None) -> Logs:
     left = good & (lengths > only_next)
     if not left.any():
         raise LogsError(
-            f"{rows.source}: nothing is left, since every episode is one truncated step whose next state is not known: "
+            f"{how.table.name}: nothing is left, since every episode is one truncated step whose next state is not known: "
             "declare Columns(next_state=…)"
         )
     is_step = np.repeat(left, lengths)
@@ -127,7 +126,7 @@ def assembled(rows: Rows, drop: float | None) -> Logs:
     if not has_next:  # not read there, and the following row is another episode's
         kept["next_state"][flags["terminated"]] = kept["state"][flags["terminated"]]
     report = ReadReport(
-        source=rows.source,
+        source=how.table.name,
         rows=len(rows.episode),
         episodes=episodes,
         in_order=rows.number is None,
@@ -140,11 +139,11 @@ def assembled(rows: Rows, drop: float | None) -> Logs:
         dropped_return=dropped_return,
         kept_return=kept_return,
         dropped_known=known,
-        never={what: tuple(names) for what, names in rows.never.items() if names},
-        passed_over=rows.passed_over,
+        never={what: tuple(names) for what, names in how.never.items() if names},
+        passed_over=how.columns.passed_over(how.schema.names()),
     )
-    states, state_names = _numbered(kept, ("state", "next_state"), rows.states)
-    actions, action_names = _numbered(kept, ("action",), rows.actions)
+    states, state_names = _numbered(kept, ("state", "next_state"), how.states)
+    actions, action_names = _numbered(kept, ("action",), how.actions)
     names = {"states": state_names, "actions": action_names}
     return Logs(
         starts=starts,
@@ -159,9 +158,7 @@ def assembled(rows: Rows, drop: float | None) -> Logs:
         actions=actions,
         state_names=state_names,
         action_names=action_names,
-        sorted_names=tuple(
-            what for what, known in zip(names, rows.given, strict=True) if known is None and names[what]
-        ),
+        sorted_names=tuple(what for what, known in zip(names, how.given, strict=True) if known is None and names[what]),
         kept={name: array[rows.starts[:-1][left]] for name, array in rows.keep.items()},
         report=report,
     )
@@ -176,11 +173,11 @@ def _check_order(rows: Rows) -> None:
     inner = np.ones(len(step), np.bool_)
     inner[rows.starts[:-1]] = False
     ahead = np.diff(step, prepend=step[:1])
-    if not rows.timed and (ahead[inner] == 1).all() and (step[~inner] == step[0]).all() and step[0] in (0, 1):
+    if not rows.how.timed and (ahead[inner] == 1).all() and (step[~inner] == step[0]).all() and step[0] in (0, 1):
         return
     rows.note("step is missing or not a whole number", step == MISSING)
     known = ~no_episode & (step != MISSING)
-    if rows.timed:
+    if rows.how.timed:
         rows.note(SAME_TIME, known & inner & (ahead == 0))
         return
     rows.note("a step that its episode already has", known & inner & (ahead == 0))
@@ -201,7 +198,8 @@ def _flag(rows: Rows, name: str) -> np.ndarray:
 
 
 def _check_values(rows: Rows, terminated: np.ndarray) -> None:
-    values = rows.values
+    values, how = rows.values, rows.how
+    is_log = how.columns.log_mu is not None
     if (
         following := values.get("next_state")
     ) is not None:  # after a terminated step it is not read, and may be missing
@@ -209,7 +207,7 @@ def _check_values(rows: Rows, terminated: np.ndarray) -> None:
         if lacks.any():
             values["next_state"] = following = following.copy()
             following[lacks] = values["state"][lacks]
-    for name, known in (("state", rows.states), ("next_state", rows.states), ("action", rows.actions)):
+    for name, known in (("state", how.states), ("next_state", how.states), ("action", how.actions)):
         if name in values:
             _check_ids(rows, name, known) if values[name].ndim == 1 else _check_numbers(rows, name)
     _check_numbers(rows, "reward")
@@ -217,11 +215,11 @@ def _check_values(rows: Rows, terminated: np.ndarray) -> None:
     if "mu" in values:
         given = values["mu"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            values["mu"] = log_mu = given if rows.is_log else np.log(given)
+            values["mu"] = log_mu = given if is_log else np.log(given)
         most = np.finfo(np.float64).max if numbers else TOLERANCE  # a density may be above 1
         wrong = ~((log_mu <= most) & (log_mu > -np.inf))
         if wrong.any():
-            rows.note(_wrong_mu(given, rows.is_log, numbers), wrong)
+            rows.note(_wrong_mu(given, is_log, numbers), wrong)
     if "log_pi" in values:
         rows.note("log_pi is missing, NaN or +∞", ~(values["log_pi"] < np.inf))
 
@@ -242,7 +240,7 @@ def _check_ids(rows: Rows, name: str, known: Names) -> None:
             ((ids < 0) | (ids >= known)) & (ids != MISSING),
         )
     elif isinstance(known, tuple):
-        rows.note(f"{name} is none of those that were given{rows.hints.get(name, '')}", ids == UNKNOWN)
+        rows.note(f"{name} is none of those that were given{rows.how.hints.get(name, '')}", ids == UNKNOWN)
 
 
 def _wrong_mu(given: np.ndarray, is_log: bool, numbers: bool) -> str:

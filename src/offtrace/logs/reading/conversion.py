@@ -6,7 +6,7 @@ What cannot be converted becomes MISSING, UNKNOWN, NaN or NO_FLAG, and is named 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,7 @@ from offtrace._shared.suggestions import did_you_mean
 from offtrace.logs.reading.assembly import Rows
 from offtrace.logs.reading.columns import CONTINUOUS, MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
 from offtrace.logs.reading.problems import LogsError
-from offtrace.logs.reading.tables import Table, polars
-
-if TYPE_CHECKING:
-    import polars as pl
+from offtrace.logs.reading.tables import Table, pl
 
 EPOCH = 10**8
 """Steps from here on are seconds (or less) since 1970: no episode has so many."""
@@ -35,7 +32,6 @@ class Conversion:
         self.hints: dict[str, str] = {}
         self.never: dict[str, list[int | str]] = {}
         there = self.schema.names()
-        pl = polars()
         self.episodes: Names = None
         if columns.episode is None:
             self._episode = pl.int_range(pl.len(), dtype=pl.Int64)
@@ -81,7 +77,6 @@ class Conversion:
 
     def rows(self, cut_at_end: bool) -> Rows:
         """All rows, sorted."""
-        pl = polars()
         several = {f"{name} {i}": one for name, each in self._several.items() for i, one in enumerate(each)}
         order = {"episode": self._episode} | ({} if self._step is None else {"step": self._step})
         keep = {f"keep {name}": pl.col(name) for name in self.columns.keep}
@@ -97,34 +92,18 @@ class Conversion:
         episode = frame["episode"].to_numpy()
         if self.columns.episode is None and "terminated" not in values:
             values["terminated"] = np.ones(len(episode), np.uint8)
-
-        def words(row: int) -> str:
-            code = int(episode[row if number is None else np.flatnonzero(number == row)[0]])
-            name = repr(self.episodes[code]) if isinstance(self.episodes, tuple) and code != MISSING else str(code)
-            return f"{self.table.words(row)} (episode {'missing' if code == MISSING else name})"
-
         return Rows(
-            source=self.table.name,
+            how=self,
             episode=episode,
             step=None if self._step is None else frame["step"].to_numpy(),
             values=values,
-            words=words,
             number=number,
-            timed=self.timed,
-            is_log=self.columns.log_mu is not None,
-            cut_at_end=cut_at_end,
-            states=self.states,
-            actions=self.actions,
-            given=self.given,
-            hints=self.hints,
-            never=self.never,
-            passed_over=self.columns.passed_over(self.schema.names()),
             keep={name: frame[f"keep {name}"].to_numpy() for name in self.columns.keep},
+            cut_at_end=cut_at_end,
         )
 
     def _ids(self, what: str, columns: Sequence[str], given: Names) -> tuple[list[pl.Expr], Names]:
         """Integers as they are; others by their place among all names, or among those that are given."""
-        pl = polars()
         if any(map(self._is_text, columns)):  # if one column of states is, the other's numbers are names too
             return self._ids_by_name(what, columns, given, pl.String)
         if isinstance(given, tuple) and isinstance(given[0], str):
@@ -144,7 +123,6 @@ class Conversion:
         self, what: str, columns: Sequence[str], given: Names, kind: type[pl.DataType]
     ) -> tuple[list[pl.Expr], Names]:
         """Strings, or integers of any size, by their place among the names."""
-        pl = polars()
         text = kind == pl.String
         if isinstance(given, int):
             they = "they are strings" if text else "there are integers of 2^63 and more"
@@ -166,7 +144,6 @@ class Conversion:
 
     def _is_wide(self, column: str) -> bool:
         """Whether it holds integers that int64 does not, as hashes of 64 bits do."""
-        pl = polars()
         if self.schema[column] not in (pl.UInt64, pl.Int128, pl.UInt128):
             return False
         low, high = self.frame.select(low=pl.col(column).min(), high=pl.col(column).max()).collect().row(0)
@@ -179,12 +156,11 @@ class Conversion:
             return True
         if not kind.is_numeric():
             return False
-        least = self.frame.select(polars().col(column).min()).collect().item()
+        least = self.frame.select(pl.col(column).min()).collect().item()
         return least is not None and least >= EPOCH
 
     def _time(self, column: str) -> pl.Expr:
         """Times as integers, in order; what is no time is missing."""
-        pl = polars()
         kind, value = self.schema[column], pl.col(column)
         if self._is_text(column):
             value, kind = value.cast(pl.String).str.to_datetime(strict=False, time_unit="us"), pl.Datetime("us")
@@ -193,19 +169,16 @@ class Conversion:
         return value.cast(pl.Int64, strict=False).fill_null(MISSING)
 
     def _is_text(self, column: str) -> bool:
-        pl = polars()
         return self.schema[column] in (pl.String, pl.Categorical, pl.Enum)
 
     def _is_id(self, column: str) -> bool:
-        return self._is_text(column) or self.schema[column].is_integer() or self.schema[column] == polars().Boolean
+        return self._is_text(column) or self.schema[column].is_integer() or self.schema[column] == pl.Boolean
 
     def _is_list(self, column: str) -> bool:
-        pl = polars()
         return self.schema[column] in (pl.List, pl.Array)
 
     def _whole(self, what: str, column: str) -> pl.Expr:
         """Floats too, if they hold whole numbers: pandas makes them of integers among which one is missing."""
-        pl = polars()
         kind, value = self.schema[column], pl.col(column)
         if kind.is_float():
             value = pl.when(value == value.floor()).then(value)
@@ -216,7 +189,6 @@ class Conversion:
 
     def _require_exact(self, what: str, column: str) -> None:
         """Two large integers may be one float: then it is not known which is meant."""
-        pl = polars()
         kind, value = self.schema[column], pl.col(column).abs()
         largest, most = self.frame.select(value.filter(value.is_finite()).max()).collect().item(), EXACT[str(kind)]
         if largest is not None and largest >= most:
@@ -227,7 +199,6 @@ class Conversion:
             )
 
     def _number(self, what: str, column: str) -> pl.Expr:
-        pl = polars()
         kind = self.schema[column]
         if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
             raise TypeError(f"{what} must be numbers, but column {column!r} holds {kind}{self._such_as(column)}")
@@ -235,7 +206,6 @@ class Conversion:
 
     def _such_as(self, column: str) -> str:
         """The first text of a column that should hold numbers, and what may be done about it."""
-        pl = polars()
         if not self._is_text(column):
             return ""
         text = self.frame.select(pl.col(column).cast(pl.String))
@@ -252,7 +222,6 @@ class Conversion:
         return f", such as {first[0]!r}{hint}"
 
     def _flag(self, what: str, column: str) -> pl.Expr:
-        pl = polars()
         kind, value = self.schema[column], pl.col(column)
         if kind.is_integer():
             value = pl.when(value.is_in([0, 1])).then(value)
@@ -273,7 +242,6 @@ class Conversion:
 
     def _features(self, what: str, columns: str | tuple[str, ...]) -> list[pl.Expr]:
         """Numbers of several columns, or of one column of lists; a list that is too short lacks its last ones."""
-        pl = polars()
         if isinstance(columns, tuple):
             return [self._number(what, column) for column in columns]
         kind = self.schema[columns]
@@ -288,7 +256,6 @@ class Conversion:
 
 def _places(values: Sequence[pl.Expr], names: pl.Series) -> list[pl.Expr]:
     """The place of each value among the names; UNKNOWN where it is none of them."""
-    pl = polars()
     ids = pl.Series(range(len(names)), dtype=pl.Int64)
     return [each.replace_strict(names, ids, default=UNKNOWN, return_dtype=pl.Int64) for each in values]
 

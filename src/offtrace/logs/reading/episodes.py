@@ -21,18 +21,21 @@ import numpy as np
 
 from offtrace._shared.extras import install
 from offtrace._shared.suggestions import did_you_mean
-from offtrace.logs.reading.assembly import Rows
-from offtrace.logs.reading.columns import MISSING, NO_FLAG, NUMBERS, UNKNOWN, Columns, Names
+from offtrace.logs.reading.columns import NO_FLAG, NUMBERS, Columns, Names
 from offtrace.logs.reading.problems import LogsError
+from offtrace.logs.reading.tables import Table, pl
 
 if TYPE_CHECKING:
     from minari import MinariDataset
 
 FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
+FLAGS = {"terminated": "terminations", "truncated": "truncations"}
 
 
-def rows(source: Any, columns: Columns, truncated: str | None, states: Names, actions: Names) -> Rows:
-    """The steps of a dataset, of its folder or id, or of a list of episodes."""
+def table(
+    source: Any, columns: Columns, truncated: str | None, states: Names, actions: Names
+) -> tuple[Table, Columns, Names, Names]:
+    """The steps of a dataset, of its folder or id, or of a list of episodes, as a table; its columns; its states and actions."""
     if truncated == "never":
         raise ValueError(
             'episodes of Minari and Gymnasium say whether they were truncated: leave out truncated="never"'
@@ -45,14 +48,14 @@ def rows(source: Any, columns: Columns, truncated: str | None, states: Names, ac
         actions = _of_space("action", source.spec.action_space, actions)
     else:
         name, n, episodes = "the list of episodes", None, _listed(source)
-    given = states, actions
-    if isinstance(episodes, Sequence):
-        states, actions = _of_all(episodes, "observations", states), _of_all(episodes, "actions", actions)
+    infos = {what: key for what in ("mu", "log_mu", "log_pi") if (key := getattr(columns, what)) is not None}
     parts: list[dict[str, np.ndarray]] = []
     ids: list[object] = []
     for i, episode in enumerate(episodes):
-        parts.append(_converted(episode, i, columns, states, actions, parts[0] if parts else None))
+        parts.append(_arrays(episode, i, infos, actions == NUMBERS))
         ids.append(_field(episode, "id", i, default=i))
+        if (shape := parts[-1]["state"].shape[1:]) != (first := parts[0]["state"].shape[1:]):
+            raise LogsError(f"observations of episode {i} have shape {shape}, those of the first episode {first}")
     lengths = [len(part["reward"]) for part in parts]
     if n is not None and sum(lengths) != n:
         there = "more" if sum(lengths) > n else f"only {sum(lengths):,}"
@@ -61,47 +64,28 @@ def rows(source: Any, columns: Columns, truncated: str | None, states: Names, ac
         raise LogsError(f"{name} has no steps")
     episode = np.repeat(np.arange(len(parts)), lengths)
     step = np.concatenate([np.arange(length) for length in lengths])
-    return Rows(
-        source=name,
-        episode=episode,
-        step=None,
-        values={name: np.concatenate([part[name] for part in parts]) for name in parts[0]},
-        words=lambda row: f"{row:,} (episode {ids[episode[row]]}, step {step[row]})",
-        is_log=columns.log_mu is not None,
-        cut_at_end=truncated == "at end",
-        states=states,
-        actions=actions,
-        given=given,
-    )
+    frame = pl.DataFrame({"episode": episode} | {w: np.concatenate([part[w] for part in parts]) for w in parts[0]})
+    called = Columns(step=None, next_state="next_state", **{what: what for what in infos})
+    words = lambda row: f"{row:,} (episode {ids[episode[row]]}, step {step[row]})"  # noqa: E731
+    return Table(frame.lazy(), name, in_words=words), called, states, actions
 
 
-def _converted(
-    episode: object, i: int, columns: Columns, states: Names, actions: Names, first: dict[str, np.ndarray] | None
-) -> dict[str, np.ndarray]:
-    """The columns of an episode; its shapes must be those of the first."""
+def _arrays(episode: object, i: int, infos: Mapping[str, str], real_actions: bool) -> dict[str, np.ndarray]:
+    """The columns of an episode."""
     reward = np.asarray(_field(episode, "rewards", i), dtype=np.float64)
-    seen, taken = _observations(episode, i), _field(episode, "actions", i)
-    if first is not None and seen.shape[1:] != first["state"].shape[1:]:
-        raise LogsError(
-            f"observations of episode {i} have shape {seen.shape}, those of the first episode {first['state'].shape[1:]}"
-        )
-    if seen.ndim == 1:
-        seen = _coded(seen, states)
+    seen, taken = _observations(episode, i), _exact(_field(episode, "actions", i), i)
+    flags = {what: np.asarray(_field(episode, key, i)) for what, key in FLAGS.items()}
     arrays = {
         "reward": reward,
         "state": seen[:-1],
         "next_state": seen[1:],
-        "action": _vectors(taken) if actions == NUMBERS else _coded(_exact(taken, i), actions),
-        "terminated": _flags(_field(episode, "terminations", i)),
-        "truncated": _flags(_field(episode, "truncations", i)),
+        "action": taken.reshape(len(taken), -1).astype(np.float64) if real_actions else taken,
+        **{what: np.where((flag == 0) | (flag == 1), flag, NO_FLAG).astype(np.uint8) for what, flag in flags.items()},
+        **{what: _info(episode, key, i, len(reward)) for what, key in infos.items()},
     }
-    for name, column in (("mu", columns.behaviour), ("log_pi", columns.log_pi)):
-        if column is not None:
-            arrays[name] = _info(episode, column, i, len(reward))
-    shapes = {name: array.shape[1:] for name, array in (first or arrays).items()}
-    wide = {"state": seen.shape[1:], "next_state": seen.shape[1:], "action": shapes["action"]}
+    wide = {"state", "next_state", "action"}
     if wrong := {
-        name: a.shape for name, a in arrays.items() if len(a) != len(reward) or a.shape[1:] != wide.get(name, ())
+        name: a.shape for name, a in arrays.items() if len(a) != len(reward) or a.ndim > (2 if name in wide else 1)
     }:
         raise LogsError(
             f"episode {i} has {len(reward)} rewards, but {wrong}: there must be as many of each, and one observation more, "
@@ -110,11 +94,6 @@ def _converted(
     if not len(reward):
         raise LogsError(f"episode {i} has no steps")
     return arrays
-
-
-def _vectors(values: object) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    return np.ascontiguousarray(array.reshape(len(array), -1))
 
 
 def _field(episode: object, name: str, i: int, default: object = None) -> Any:
@@ -137,15 +116,9 @@ def _observations(episode: object, i: int) -> np.ndarray:
 
 
 def _exact(values: Sequence[object] | np.ndarray, i: int) -> np.ndarray:
-    """As an array; integers that int64 does not hold would become other ones, or floats."""
+    """As an array; a list with integers of 2^63 and more would become one of floats."""
     array = np.asarray(values)
-    if array.dtype == np.uint64:
-        large = bool((array >= 2**63).any())
-    else:
-        large = (
-            array.dtype.kind in "fO" and array is not values and any(type(v) is int and abs(v) >= 2**63 for v in values)
-        )
-    if large:
+    if array is not values and array.dtype.kind in "fO" and any(type(v) is int and abs(v) >= 2**63 for v in values):
         raise LogsError(f"episode {i} has ids of 2^63 or more, which int64 does not hold: give them as strings")
     return array
 
@@ -163,38 +136,6 @@ def _info(episode: object, key: str, i: int, steps: int) -> np.ndarray:
         infos = infos[part]
     values = np.asarray(infos, dtype=np.float64)
     return values[1:] if len(values) == steps + 1 else values
-
-
-def _flags(values: object) -> np.ndarray:
-    flags = np.asarray(values)
-    return np.where((flags == 0) | (flags == 1), flags, NO_FLAG).astype(np.uint8)
-
-
-def _coded(values: np.ndarray, names: Names) -> np.ndarray:
-    """Ids: integers as they are, or the places of values among the names."""
-    if isinstance(names, tuple):
-        known = np.array(names)
-        if (known.dtype.kind in "UT") != (values.dtype.kind in "UT"):
-            raise LogsError(f"the source holds {values.dtype} where {list(names)[:5]} … were given")
-        sorter = np.argsort(known)
-        at = sorter[np.minimum(np.searchsorted(known, values, sorter=sorter), len(known) - 1)]
-        return np.where(known[at] == values, at, UNKNOWN)
-    if values.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):
-            return np.where(values == np.floor(values), values, MISSING).astype(np.int64)
-    if values.dtype.kind not in "iub":
-        raise LogsError(f"ids must be integers or strings, got {values.dtype}")
-    return values.astype(np.int64, copy=False)
-
-
-def _of_all(episodes: Sequence[object], name: str, given: Names) -> Names:
-    """Return the names that were given, or, where ids are strings, all names that occur."""
-    array = np.asarray(_field(episodes[0], name, 0))
-    if name == "actions" and array.ndim == 2 and array.dtype.kind == "f":
-        return NUMBERS
-    if given is None and array.dtype.kind in "UT":
-        return tuple(sorted({str(each) for i, episode in enumerate(episodes) for each in _field(episode, name, i)}))
-    return given
 
 
 def _of_space(what: str, space: Any, given: Names) -> Names:

@@ -80,12 +80,12 @@ def read(
     given = checked_names("states", states), checked_names("actions", actions)
     opened = _opened(source, columns)
     if not isinstance(opened, tables.Table):
-        return assembled(episodes.rows(opened, columns, truncated, *given), most)
+        opened, columns, *given = episodes.table(opened, columns, truncated, *given)
     try:
         columns.check(opened.frame.collect_schema().names(), truncated)
         tables.check_rows(opened)
         return assembled(Conversion(opened, columns, *given).rows(truncated == "at end"), most)
-    except tables.unreadable() as error:
+    except tables.UNREADABLE as error:
         tables.explain_files(opened.files)
         raise LogsError(f"{opened.name} cannot be read: {error}") from error
 

@@ -5,40 +5,29 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offtrace._shared.extras import install
 from offtrace.logs.reading.columns import Columns
 from offtrace.logs.reading.problems import LogsError
 
-if TYPE_CHECKING:
+try:
     import polars as pl
+except ImportError:
+    raise ImportError(f"logs need polars: {install('logs')}", name="polars") from None
 
+UNREADABLE = pl.exceptions.PolarsError, pl.exceptions.PanicException
+"""What polars raises where it cannot read a source; it panics at some damaged files, which is no `Exception`."""
 SUFFIXES = {
     ".parquet": "parquet", ".pq": "parquet", ".arrow": "ipc", ".ipc": "ipc", ".feather": "ipc", ".csv": "csv",
     ".csv.gz": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
-
-
-def polars() -> ModuleType:
-    """Polars, which is an extra."""
-    try:
-        import polars
-    except ImportError:
-        raise ImportError(f"logs in tables need polars: {install('logs')}", name="polars") from None
-    return polars
-
-
-def unreadable() -> tuple[type[BaseException], ...]:
-    """What polars raises where it cannot read a source; it panics at some damaged files, which is no `Exception`."""
-    return polars().exceptions.PolarsError, polars().exceptions.PanicException
 
 
 def kind_of(file: Path) -> str | None:
@@ -53,11 +42,13 @@ class Table:
     frame: pl.LazyFrame
     name: str
     files: tuple[Path, ...] = ()
+    in_words: Callable[[int], str] | None = None
+    """A row as the user finds it; None: by its number, its file and its episode."""
 
     @cached_property
     def _rows(self) -> list[int]:
         """The number of rows of each file."""
-        return [scan((file,)).select(polars().len()).collect().item() for file in self.files]
+        return [scan((file,)).select(pl.len()).collect().item() for file in self.files]
 
     def words(self, row: int) -> str:
         """A row as the user finds it: its number, and in which of several files."""
@@ -112,14 +103,13 @@ def from_files(files: tuple[Path, ...], source: str, columns: Columns) -> Table:
 
 def explain_files(files: tuple[Path, ...]) -> None:
     """Raise an error that names the first file that cannot be read, or has other columns than the first, if there is one."""
-    pl = polars()
 
     def columns(file: Path) -> dict[str, str]:
         of_csv = kind_of(file) == "csv"  # where types depend on the rows that are looked at
         scanned = pl.scan_csv(file, glob=False, infer_schema=False) if of_csv else scan((file,))
         try:
             return {name: str(kind) for name, kind in scanned.collect_schema().items()}
-        except unreadable() as error:
+        except UNREADABLE as error:
             raise LogsError(f"{file} cannot be read: {error}") from error
 
     if len(files) < 2:
@@ -148,7 +138,6 @@ def explain_files(files: tuple[Path, ...]) -> None:
 
 def scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFrame:
     """Files of one kind as one lazy frame."""
-    pl = polars()
     kind, paths = kind_of(files[0]), list(files)
     if kind == "parquet":
         return pl.scan_parquet(paths, glob=False)
@@ -156,7 +145,7 @@ def scan(files: tuple[Path, ...], columns: Columns | None = None) -> pl.LazyFram
         return pl.scan_ipc(paths, glob=False)
     if kind == "jsonl":
         return pl.scan_ndjson(paths, infer_schema_length=10_000)
-    numbers: dict[str, object] = {}
+    numbers: dict[str, type[pl.DataType]] = {}
     if columns is not None:  # the first rows need not show that a column holds fractions
         there = pl.scan_csv(paths, glob=False, infer_schema=False).collect_schema()
         several = tuple(c for c in (columns.state, columns.next_state) if isinstance(c, tuple))
@@ -172,14 +161,12 @@ def from_frame(source: Any, columns: Columns) -> Table | None:
     called = f"{kind} {type(source).__name__}"
     used = {column for _, column in columns.used()}
     if _holds_rows(source):
-        pl = polars()
         rows = [
             {name: value for name, value in row.items() if name in used} if used <= set(row) else row for row in source
         ]
         return Table(pl.from_dicts(rows, infer_schema_length=None, strict=False).lazy(), "the list of rows")
     if kind not in ("polars", "pandas", "pyarrow"):
         return None
-    pl = polars()
     if isinstance(source, pl.LazyFrame):
         return Table(source, called)
     if isinstance(source, pl.DataFrame):
@@ -211,7 +198,6 @@ def check_rows(table: Table) -> None:
 
     Polars tells of a long row only where all columns are read.
     """
-    pl = polars()
     of_csv = bool(table.files) and kind_of(table.files[0]) == "csv"
     try:
         rows = table.frame.select(pl.len(), *([pl.all().null_count()] if of_csv else [])).collect()["len"].item()

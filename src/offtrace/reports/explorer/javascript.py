@@ -109,6 +109,7 @@ def facts(rule: type[Trace]) -> dict[str, Any]:
         "mix": "α",
         "zeta": "ζ",
         "kappa": "κ",
+        "gamma": "γ",
         "psi0": "ψ₀",
         "psi_max": "ψₘ",
         "c_bar": "c̄",

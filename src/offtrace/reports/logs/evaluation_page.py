@@ -6,7 +6,6 @@ import numpy as np
 
 from offtrace._shared.number_text import count, counted, listed, number, percent
 from offtrace.logs.description import describe
-from offtrace.logs.diagnosis import gaps_of
 from offtrace.logs.registry import ESTIMATORS, NEEDS
 from offtrace.logs.result import RULE, Result, Row
 from offtrace.reports.html.document import (
@@ -26,16 +25,14 @@ from offtrace.reports.html.document import (
 )
 from offtrace.reports.logs.figures import Words, data, drawable, passed
 from offtrace.studies import provenance
-from offtrace.traces import OneStep
 
-GAPS = 50  # are listed
+ACTIONS = 50  # are listed
 
 
 def html(result: Result, command: str | None = None) -> str:
     """The page; `command` is the command line that it came from, if any."""
     versions, drawn, d = provenance.versions("evaluation"), data(result), result.diagnosis
     empty = {
-        _credit: not drawn["credit"] or result.trace == OneStep(),
         _overlap: not d.overlap,
         _parts: not result.parts(),
     }
@@ -186,45 +183,17 @@ def _weights(result: Result) -> Section:
     return Section("weights", "Weights", [Figure(title, lead, "weights", "standing")])
 
 
-def _credit(result: Result) -> Section:
-    t = result.diagnosis.trace
-    lead = (
-        f"{result.trace.title} has an effective horizon of {number(t.horizon)} steps: the mean lag of its credit, weighted by "
-        f"γᵗ βₜ, plus one. {percent(t.cut)} of its traces are cut before their episode ends; the largest β is "
-        f"{number(t.largest)}. The curve shows how much of all credit comes from the first n steps; that of β = 1 is what γ and "
-        "the ends of episodes leave."
-    )
-    return Section("horizon", "Horizon", [Figure("How far credit reaches", lead, "credit")])
-
-
 def _leaving(result: Result) -> Section:
-    gaps, share = gaps_of(result.logs, result.policy), result.diagnosis.support.share
-    parts: list[Part] = [Heading("Where the target policy leaves the data")]
-    tabular = result.logs.tabular
-    if not gaps:
-        what = "it takes only actions that occur in the logs (states are features: whether there, is not known)"
-        what = "in every logged state it takes only actions that were logged there" if tabular else what
-        if result.logs.continuous:
-            where = f"{percent(share)} of what the target policy does at logged states lies outside the range of logged actions"
-            return Section("leaving", "Support", [*parts, Paragraph(f"{where}.")])
-        return Section("leaving", "Support", [*parts, Paragraph(f"Nowhere: {what}.")])
-    lead = (
-        f"{percent(share)} of what the target policy does at logged states was never logged "
-        f"{'in that state' if tabular else 'anywhere'}. Of that the data say nothing. What matters most comes first: the share "
-        "of all steps at which the target policy would do so."
-    )
-    lines: list[list[AnyCell]] = []
-    for gap in gaps[:GAPS]:
-        state = [] if gap.state is None else [Cell(str(gap.state), gap.state, "t", head=True)]
-        known = [Cell(str(gap.action), gap.action, "t"), (number(gap.probability), gap.probability)]
-        lines.append([*state, *known, (f"{gap.visits:,}", gap.visits), (percent(gap.share), gap.share)])
-    heads = ["State", "Action", "π(a|s)", "Steps in the state", "Share of all steps"]
-    heads = heads if tabular else ["Action", "mean π(a|s)", "Steps", "Share of all steps"]
-    parts += [Paragraph(lead), Table(heads, lines, texts=2 if tabular else 1)]
-    if len(gaps) > GAPS:
-        rest = sum(gap.share for gap in gaps[GAPS:])
-        parts.append(Paragraph(f"{len(gaps) - GAPS:,} more have {percent(rest)} together.", "note"))
-    return Section("leaving", "Support", parts)
+    """How much of what the target does was never logged, and which pairs that matter most."""
+    share, logs = result.diagnosis.outside, result.logs
+    where = "in that state" if logs.tabular else "anywhere (states are features: whether there, is not known)"
+    said = f"{percent(share)} of what the target policy does at logged states was never logged {where}."
+    if logs.continuous:
+        said = f"{percent(share)} of what the target policy does at logged states lies outside the range of logged actions."
+    if share and (target := describe(logs, result.policy).target) is not None and target.unseen:
+        said += f" Of that the data say nothing. {target.unseen:,} of the {target.pairs:,} pairs (s, a) that it takes never occur"
+        said += f": {', '.join(target.first_unseen)}{' …' * (target.unseen > len(target.first_unseen))}."
+    return Section("leaving", "Support", [Heading("Where the target policy leaves the data"), Paragraph(said)])
 
 
 def _overlap(result: Result) -> Section:
@@ -242,13 +211,15 @@ def _overlap(result: Result) -> Section:
             (percent(each.target), each.target),
             (count(each.effective), each.effective),
         ]
-        for each in actions[:GAPS]
+        for each in actions[:ACTIONS]
     ]
     heads = ["Action", "Steps logged", "Share of steps", "Share under π", "Effective steps"]
     parts: list[Part] = [Heading("Overlap, action by action"), Paragraph(lead), Table(heads, lines)]
-    if len(actions) > GAPS:
-        rest = percent(sum(each.target for each in actions[GAPS:]))
-        parts.append(Paragraph(f"The target policy takes {len(actions) - GAPS:,} more in {rest} of the steps.", "note"))
+    if len(actions) > ACTIONS:
+        rest = percent(sum(each.target for each in actions[ACTIONS:]))
+        parts.append(
+            Paragraph(f"The target policy takes {len(actions) - ACTIONS:,} more in {rest} of the steps.", "note")
+        )
     return Section("overlap", "Overlap", parts)
 
 
@@ -319,4 +290,4 @@ def _repeat(result: Result, command: str | None, versions: dict[str, str]) -> Se
     return Section("repeat", "Repeat", [Heading("To repeat it"), Text(call), Pairs([about, versions], "after")])
 
 
-SECTIONS = (_estimates, _parts, _checks, _weights, _credit, _overlap, _leaving, _read)
+SECTIONS = (_estimates, _parts, _checks, _weights, _overlap, _leaving, _read)

@@ -7,13 +7,10 @@ from typing import TypedDict
 import numpy as np
 
 from offtrace._shared.number_text import decimals_on_axis, fixed, fixed_interval
-from offtrace.logs import notebook_table
 from offtrace.logs.intervals import Conservative
-from offtrace.logs.operator import Sampled
 from offtrace.logs.registry import ESTIMATORS, FITTED_VALUES, IMPORTANCE, MODEL
 from offtrace.logs.result import Result, Row
 from offtrace.reports.html.document import AnyCell
-from offtrace.traces import QLambda
 
 Drawn = dict[str, object]
 """What the script draws, as JSON has it."""
@@ -21,9 +18,8 @@ FAMILIES = {FITTED_VALUES: 0, IMPORTANCE: 1, MODEL: 2}
 """The families of estimators, and how they look."""
 OTHERS = 4
 """How the estimators of other families look."""
-WEIGHTS, EPISODES, UNCUT = "importance weights", "episodes", "β = 1"
-STYLES = FAMILIES | {EPISODES: 7, WEIGHTS: 1, UNCUT: 7}
-LAGS = 1024  # at most
+WEIGHTS, EPISODES = "importance weights", "episodes"
+STYLES = FAMILIES | {EPISODES: 7, WEIGHTS: 1}
 BINS = 24  # of the weights, at most
 POINTS = 200  # of a line, at most
 
@@ -42,9 +38,28 @@ class Bins(TypedDict):
     """The share of the episodes that weigh 0."""
 
 
+def span(result: Result) -> tuple[float, float]:
+    """The part of the axis to draw: all estimates and intervals, but no further from the headline than three typical distances.
+
+    The distance of a row is the width of its interval, or how far its estimate lies from the headline. One estimate whose weights
+    have exploded would otherwise press all others into a point.
+    """
+    rows = [row for row in result.estimates if np.isfinite(row.estimate)]
+    if not rows:
+        return -1.0, 1.0
+    ends = np.array([(row.low, row.high) if np.isfinite(row.high - row.low) else [row.estimate] * 2 for row in rows])
+    ends = np.column_stack([ends, [row.estimate for row in rows]])
+    first = ends[next((i for i, row in enumerate(rows) if row is result.headline), 0)]
+    distances = np.maximum(np.ptp(ends, axis=1), np.abs(ends[:, -1] - first[-1]))
+    reach = 3 * float(np.median(distances[distances > 0])) if (distances > 0).any() else np.inf
+    low, high = max(ends.min(), first.min() - reach), min(ends.max(), first.max() + reach)
+    pad = 0.05 * (high - low) or 0.05 * abs(low) or 0.5
+    return float(low - pad), float(high + pad)
+
+
 def data(result: Result) -> Drawn:
     """What the script draws."""
-    low, high = notebook_table.span(result)
+    low, high = span(result)
     say = Words(result)
     styles = STYLES | {result.trace.title: 0}
     rows = [
@@ -56,7 +71,6 @@ def data(result: Result) -> Drawn:
         "better": 1,
         "estimates": {"rows": rows, "domain": [low, high], "percent": f"{100 * result.confidence:g}%"},
         "weights": _weights(result),
-        "credit": _credit(result),
     }
 
 
@@ -77,10 +91,10 @@ def _weights(result: Result) -> Drawn | None:
         return None
     share = np.broadcast_to(np.nan_to_num(d.shares), d.log_weights.shape)
     heaviest = [_heaviest(WEIGHTS, share)]
-    if d.influence is not None:
-        pull = np.abs(d.influence - d.influence.mean())
-        if pull.any():
-            heaviest.append(_heaviest("fitted", pull / pull.sum()))
+    pull = result.contributions[result.headline.estimator]
+    pull = np.abs(pull - pull.mean())
+    if 0 < pull.sum() < np.inf:
+        heaviest.append(_heaviest(result.headline.title, pull / pull.sum()))
     steps = np.unique(np.linspace(0, len(d.effective_by_step) - 1, POINTS).astype(int))
     effective = _line(WEIGHTS, steps, d.effective_by_step[steps])
     return {
@@ -119,20 +133,6 @@ def _heaviest(name: str, share: np.ndarray) -> Drawn:
     return _line(name, n, total[n - 1])
 
 
-def _credit(result: Result) -> list[Drawn]:
-    """For the trace, and for β = 1, which is what γ and the ends of episodes leave: the share of credit within n steps."""
-    longest = min(LAGS, int(np.diff(result.logs.starts).max()))
-    if longest < 2:
-        return []
-    n = np.unique(np.geomspace(1, longest, 24).astype(int))
-    lines: list[Drawn] = []
-    for name, trace in ((result.trace.title, result.trace), (UNCUT, QLambda(lam=1.0))):
-        share = Sampled(trace, result.logs, result.policy, result.gamma).credit(n.tolist())
-        if np.isfinite(share).all():
-            lines.append(_line(name, n, share))
-    return lines
-
-
 def _line(name: str, x: np.ndarray, y: np.ndarray) -> Drawn:
     return {"method": name, "x": x.tolist(), "y": y.tolist(), "low": [], "high": []}
 
@@ -141,7 +141,7 @@ class Words:
     """Values in words, all with the same decimals: those of the notebook's table."""
 
     def __init__(self, result: Result) -> None:
-        low, high = notebook_table.span(result)
+        low, high = span(result)
         self.digits = decimals_on_axis(high - low)
 
     def number(self, x: float) -> str:

@@ -58,10 +58,6 @@ const FIGURES = {
     key(into, heaviest.map((line) => line.method));
     if (effective.length) panel(into, "Step by step", "What the episodes are worth with the weights up to a step", "Effective episodes by step", lines(() => effective.map((line) => ({ ...line })), { ylog: true, xlabel: "step t", xname: "step", ylabel: "effective episodes", domain: [0.8, 1.2].map((k, i) => k * (i ? Math.max : Math.min)(...effective[0].y.filter((y) => y > 0))), better: 1 }));
   },
-  credit(into) {
-    panel(into, "", "", "Share of credit within n steps", lines(() => data.credit.map((line) => ({ ...line })), { xlog: true, xlabel: "first n steps", xname: "n =", ylabel: "share of credit", domain: [0, 1.02], better: 1 }));
-    key(into, data.credit.map((line) => line.method));
-  },
   evidence(into) {
     const one = data.evidence[all("[data-figure=evidence]").indexOf(into)], fresh = (found) => () => found.map((line) => ({ ...line }));
     const top = 1.1 * Math.max(...one.rmse.filter((line) => !line.level).flatMap((line) => line.high)); // a level may lie far above
