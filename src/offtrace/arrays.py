@@ -125,3 +125,8 @@ class NumPyKind(ArrayKind[np.ndarray]):
 
 
 NUMPY = NumPyKind()
+
+
+def along_last_axis(vector: Any, ndim: int) -> Any:
+    """A vector [N] as [1, …, 1, N]: JAX can be told to refuse arrays of fewer axes beside others (`jax_numpy_rank_promotion`)."""
+    return vector.reshape((1,) * (ndim - 1) + (-1,))

@@ -175,6 +175,16 @@ def test_pytorch_and_jax_agree_with_numpy(trace):
         np.testing.assert_allclose(got.negative, wanted.negative, atol=1e-5)
 
 
+def test_jax_may_refuse_arrays_of_fewer_axes():
+    """`jax_numpy_rank_promotion="raise"`, with which many JAX users find their mistakes."""
+    arrays = {name: jnp.asarray(a) for name, a in batch(np.random.default_rng(2), B=2, T=5).items()}
+    with jax.numpy_rank_promotion("raise"):
+        call = jax.jit(ot.distributional_targets, static_argnums=0)
+        assert call(ot.RBIS(0.9), **arrays, support=jnp.asarray(SUPPORT)).probabilities.shape == (2, 5, len(SUPPORT))
+        assert ot.two_hot(arrays["reward"], jnp.asarray(SUPPORT)).shape == (2, 5, len(SUPPORT))
+        assert ot.hl_gauss(arrays["reward"], jnp.asarray(SUPPORT), 0.5).shape == (2, 5, len(SUPPORT))
+
+
 def test_tensor_operations_are_the_compiled_loop():
     """What PyTorch computes where it traces a call, and JAX inside of jit."""
     from offtrace.returns.mixtures import mixed

@@ -22,7 +22,7 @@ LISTED = 12
 """So many names are listed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Logs:
     """N steps of E episodes. Arrays are checked when they are made; see `offtrace.logs.read`."""
 
@@ -53,15 +53,21 @@ class Logs:
     sorted_names: tuple[str, ...] = ()
     """Which of "states" and "actions" `read` has numbered in sorted order, since no order was given: nothing is then matched with
     their ids by position."""
-    log_pi: np.ndarray | None = field(default=None, repr=False)
+    log_pi: np.ndarray | None = None
     """[N] float64: the log density of a target policy at the action taken, where actions are real numbers; None: not given."""
-    kept: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], repr=False)
+    kept: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """[E] for each further column that was kept: its value at the first row of each episode."""
-    report: ReadReport | None = field(default=None, repr=False)
+    report: ReadReport | None = None
     """What was read, and what was left out; None if they were not read."""
 
     def __len__(self) -> int:
         return len(self.reward)
+
+    def __repr__(self) -> str:
+        states = f"{self.states} states" if self.states else f"{self.state.shape[1]} features"
+        actions = f"{self.actions} actions" if self.actions else "real actions"
+        logged = "μ logged" if self.log_mu is not None else "μ not logged"
+        return f"Logs({len(self):,} steps of {self.episodes:,} episodes, {states}, {actions}, {logged})"
 
     @property
     def episodes(self) -> int:

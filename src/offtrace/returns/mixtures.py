@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from offtrace.arrays import Module, Tensor
+from offtrace.arrays import Module, Tensor, along_last_axis
 
 
 class Mixture(NamedTuple):
@@ -50,7 +50,7 @@ def mixed(do: Any, x: Mixture) -> Tensor:
         weight = xp.where(k + lag < T, x.beta[:, k, t], 0.0)[..., None]
         weight_own = xp.where(k + lag + 1 < T, x.beta[:, k, xp.clip(t + 1, None, T - 1)], 0.0)[..., None]
         G, Γ = G + Γ * x.reward[:, t], Γ * x.discount[:, t]
-        beyond, g = x.support - G[..., None], Γ[..., None]
+        beyond, g = along_last_axis(x.support, 3) - G[..., None], Γ[..., None]
         scaled = xp.searchsorted(x.support, beyond / xp.where(g > 0.0, g, 1.0), side="right")
         index = xp.where(g > 0.0, scaled, xp.where(beyond >= 0.0, N, 0))  # with Γ = 0 all atoms are at G
         below = do.take(weight * F[:, t] - weight_own * F_own[:, t], index)
@@ -63,7 +63,7 @@ def mixed(do: Any, x: Mixture) -> Tensor:
 
 def masses_of(xp: Module, C: Tensor, support: Tensor) -> Tensor:
     """The projected masses of a distribution whose C is known on the support."""
-    slope = (C[..., 1:] - C[..., :-1]) / (support[1:] - support[:-1])
+    slope = (C[..., 1:] - C[..., :-1]) / along_last_axis(support[1:] - support[:-1], C.ndim)
     one = xp.ones_like(C[..., :1])
     return xp.concatenate([slope, one], -1) - xp.concatenate([0.0 * one, slope], -1)
 
@@ -71,4 +71,6 @@ def masses_of(xp: Module, C: Tensor, support: Tensor) -> Tensor:
 def sums(xp: Module, masses: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
     """Σ_{j<i} p_j and Σ_{j<i} p_j z_j for i = 0 … N."""
     none = 0.0 * masses[..., :1]
-    return tuple(xp.concatenate([none, xp.cumsum(a, -1)], -1) for a in (masses, masses * support))  # pyright: ignore
+    return tuple(
+        xp.concatenate([none, xp.cumsum(a, -1)], -1) for a in (masses, masses * along_last_axis(support, masses.ndim))
+    )  # pyright: ignore

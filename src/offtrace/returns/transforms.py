@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from offtrace.arrays import Array, Module
+from offtrace.arrays import Array, Module, along_last_axis
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
 from offtrace.traces.base import number
@@ -137,8 +137,8 @@ def two_hot(values: Array, support: Array) -> Array:
     xp, z = do.xp, ascending(do, support)
     v: Any = do.array("values", values)
     v = xp.clip(v, z[0], z[-1])[..., None]
-    gap = z[1:] - z[:-1]
-    rising = xp.clip((v - z[:-1]) / gap, 0.0, 1.0)  # how far the value is from each atom to the next
+    lower, gap = (along_last_axis(each, v.ndim) for each in (z[:-1], z[1:] - z[:-1]))
+    rising = xp.clip((v - lower) / gap, 0.0, 1.0)  # how far the value is from each atom to the next
     one = xp.ones_like(v)
     return xp.concatenate([one, rising], -1) - xp.concatenate([rising, xp.zeros_like(v)], -1)
 
@@ -164,7 +164,7 @@ def hl_gauss(values: Array, support: Array, sigma: float) -> Array:
     v = xp.clip(v, edges[0], edges[-1])
     special = {"numpy": "scipy.special", "torch": "torch.special", "jax": "jax.scipy.special"}
     erf = import_module(special[xp.__name__.partition(".")[0]]).erf
-    below = erf((edges - v[..., None]) / (deviation * 2**0.5))
+    below = erf((along_last_axis(edges, v.ndim + 1) - v[..., None]) / (deviation * 2**0.5))
     return (below[..., 1:] - below[..., :-1]) / (below[..., -1:] - below[..., :1])
 
 
