@@ -2,8 +2,8 @@
 
 Each copy of a vector environment is a *lane*, with its own eligibility vector and episode; all lanes share θ. In a
 round every lane that is in an episode acts, the environment steps once, and the lanes learn one after another. A lane whose
-episode has ended waits until the environment says where a new one begins: nothing is learned from that. Every learner has
-environments of its own, seeded from its seed, and one for evaluation episodes, so that evaluating a learner does not change it.
+episode has ended waits until the environment says where a new one begins: nothing is learned from that. Every learner has its
+own environments, seeded from its seed, and one for evaluation episodes, so evaluating a learner does not change it.
 """
 
 from __future__ import annotations
