@@ -248,7 +248,7 @@ class DiscountedBound(TrajectoryAware):
 
     @classmethod
     def examples(cls) -> tuple[Self, ...]:
-        return cls(bound=0.8, gamma=0.9), cls(bound=3.0, gamma=0.95), cls(bound=0.0)
+        return cls(bound=0.8, gamma=0.9), cls(bound=0.0), cls(bound=3.0, gamma=0.95)
 
     @classmethod
     def typical(cls) -> tuple[Self, ...]:
