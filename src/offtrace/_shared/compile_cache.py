@@ -1,6 +1,6 @@
 """Numba's cache of compiled code on disk, where there is a folder for it.
 
-Numba keeps it in `NUMBA_CACHE_DIR`, beside the source, or in a folder of the user's. Where none of them can be written, as in a
+Numba keeps it in `NUMBA_CACHE_DIR`, next to the source, or in a folder of the user's. Where none of them can be written, as in a
 container without a home, it refuses to make the function at all; here the function is compiled in each process, with a warning.
 """
 

@@ -48,10 +48,10 @@ class ProgressBar:
             from rich.progress import BarColumn, Progress, TextColumn
             from rich.table import Column
 
-            beside = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # the text is cut, and not the bar
+            text_column = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # the text is cut, and not the bar
             self._bar = Progress(
                 BarColumn(bar_width=20),
-                TextColumn("{task.description}", markup=False, table_column=beside),
+                TextColumn("{task.description}", markup=False, table_column=text_column),
                 console=Console(stderr=True),
                 expand=True,
                 transient=not stays,

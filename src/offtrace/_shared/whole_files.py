@@ -29,16 +29,16 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     ...     [(each.name, each.read_text()) for each in Path(folder).iterdir()]
     [('a.txt', 'all of it')]
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("w+b") as file:
+        with temporary.open("w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:  # after Ctrl-C too
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     with contextlib.suppress(
         OSError, AttributeError
     ):  # the name must be on the disk, too; not all systems open folders

@@ -37,7 +37,7 @@ class Replay:
     """Learning from a buffer of past steps: every `every` steps, `batch` sequences of up to `length` steps are drawn.
 
     A sequence begins at a step of the buffer, each as likely as any other, and ends with the episode, with the newest
-    step or after `length` steps. It keeps the probabilities under which it was made; π is that of the moment.
+    step or after `length` steps. It keeps the probabilities under which it acted; π is the current one.
 
     >>> Replay(capacity=1_000, every=4, batch=8, length=16)  # for `update` of `evaluate` and `control`
     Replay(capacity=1000, every=4, batch=8, length=16)
@@ -53,7 +53,7 @@ class Replay:
 class Evaluation:
     """After each `every` training episodes, one evaluation episode of at most `limit` steps; it has its own random numbers.
 
-    One that hits the limit goes on from where it stopped the next time.
+    One that hits the limit continues from where it stopped the next time.
 
     >>> Evaluation(every=10, limit=200)  # a greedy episode after each ten
     Evaluation(policy=EpsilonGreedy(explore=0, epsilon=0.0), every=10, limit=200)
@@ -157,7 +157,7 @@ def _stays_greedy(policy: CodedPolicy) -> bool:
 
 
 def warn_if_it_diverges(method: Method, mdp: MDP, behavior: CodedPolicy, target: CodedPolicy) -> None:
-    """Warn if M is found to diverge. It is only asked where theory promises nothing, and takes about a second."""
+    """Warn if M certainly diverges. This is checked only where theory promises nothing, and takes about a second."""
     trace = method.trace
     follows_operator = method.in_loop and method.values == "action" and not (method.sampled or method.uncorrected)
     if not follows_operator or trace.recursive_condition or mdp.pairs > PAIRS_TO_CERTIFY:

@@ -149,7 +149,7 @@ def clear(vector, starts, stack):
 
 @inline
 def factors_of(rule, task, π, μ, place):
-    """The rule's decay, ratio and cap. `place`, the number of the state and action, finds parameters of its own."""
+    """The rule's decay, ratio and cap. `place`, the number of the state and action, selects its parameters."""
     return rule(π, μ, π / μ, task.parameters, place if len(task.parameters) > 1 else 0)
 
 

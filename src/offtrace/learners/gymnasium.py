@@ -1,9 +1,9 @@
 """Learners in Gymnasium environments, which is an extra: a Python loop steps the environment, the compiled loop learns.
 
-Each copy of a vector environment is a *lane*, with an eligibility vector and an episode of its own; all lanes share θ. In a
+Each copy of a vector environment is a *lane*, with its own eligibility vector and episode; all lanes share θ. In a
 round every lane that is in an episode acts, the environment steps once, and the lanes learn one after another. A lane whose
-episode has ended waits until the environment says where a new one begins: nothing is learned from that. Every learner has
-environments of its own, seeded from its seed, and one for evaluation episodes, so that evaluating a learner does not change it.
+episode has ended waits until the environment says where a new one begins: nothing is learned from that. Every learner has its
+own environments, seeded from its seed, and one for evaluation episodes, so evaluating a learner does not change it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Vector: TypeAlias = VectorEnv[Any, Any, Any]
 Given: TypeAlias = str | Single | Vector | Callable[[], Single | Vector]
 
 NEXT_STEP, SAME_STEP, DISABLED = "NextStep", "SameStep", "Disabled"
-"""How the copies of a vector environment begin anew, as `AutoresetMode` says it."""
+"""How the copies of a vector environment start again, as `AutoresetMode` says it."""
 OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs")
 """What `gymnasium.make_vec` takes and `gymnasium.make` does not."""
 MOST = 1_000_000
@@ -58,11 +58,11 @@ class Source:
     action: Space[object]
     lanes: int = 1
     mode: str | None = None
-    """How the copies of a vector environment begin anew; None if it is no vector environment."""
+    """How the copies of a vector environment start again; None if it is no vector environment."""
 
     @classmethod
     def of(cls, given: Given) -> Source:
-        """Look at what was given; where it is a way to make environments, one is made for that."""
+        """Look at what was given; if it creates environments, one is created to look at."""
         env = given if isinstance(given, gymnasium.Env | VectorEnv) else _new(given)
         try:
             if not isinstance(env, VectorEnv):
@@ -170,9 +170,7 @@ def environment(
             f"that makes one, got {type(env).__name__}"
         )
     if gamma is None:
-        raise ValueError(
-            "gamma is missing: a Gymnasium environment has no discount of its own; give one, as gamma=0.99"
-        )
+        raise ValueError("gamma is missing: a Gymnasium environment has no discount; give one, as gamma=0.99")
     if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0 < gamma <= 1:
         raise ValueError(f"gamma must lie in (0, 1], got {gamma!r}")
     source = Source.of(env)
@@ -206,7 +204,7 @@ def environment(
 
 
 class GymLearner(Learner):
-    """One seed in a Gymnasium environment. Environments are made when it begins, and closed when it is done."""
+    """One seed in a Gymnasium environment. Environments are created when it begins, and closed when it is done."""
 
     def __init__(self, job: Job, seed: int) -> None:
         super().__init__(job, World(None, None, None), seed, job.where.lanes)
@@ -363,7 +361,7 @@ class Environments:
 
     def step(self, actions: list[int]) -> list[tuple[int, Any, float, tuple[bool, bool], Any]]:
         """Of each lane: its number, the observation, the reward, whether it has terminated or been truncated; and where its
-        next episode begins, if that is told now. A lane whose action was −1 has begun anew.
+        next episode begins, if that is told now. A lane whose action was −1 has started again.
         """
         if not self.is_vector:
             observation, reward, terminated, truncated, _ = self.env.step(actions[0] + self.first_action)

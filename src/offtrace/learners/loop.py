@@ -6,8 +6,8 @@ A step, with all policies in the Q of this moment:
     z ← γβ-rule(z) + ∇q(s, a),     δ = r + γv − q(s, a),     θ ← θ + α δ z        (the paper's Algorithm 1, π in δ)
 
 State values: z ← γβ-rule(z) + ∇v(s), θ ← θ + α ρ δ z, where the rule reads the previous action, not that in s. "offline" sums
-δz over the episode and adds it at the end; "replay" stores the step and corrects drawn sequences in the same way; a method with
-a step of its own does that in place of θ ← θ + α δ z. States have features: q(s, a) = Σ_j value_j θ[tile_j · A + a], for a
+δz over the episode and adds it at the end; "replay" stores the step and corrects drawn sequences in the same way; a method that
+defines a `step` does that in place of θ ← θ + α δ z. States have features: q(s, a) = Σ_j value_j θ[tile_j · A + a], for a
 table the one tile s with value 1.
 
 What a learner does not need (a form of the eligibility vector, a custom step, a step of the method's own, a given trajectory) is
@@ -84,7 +84,7 @@ def loop() -> Callable[..., int]:
                     now = buffer[(at.head - at.filled + i) % len(buffer)]
                     s, a, pair = now.state, now.action, now.state * A + now.action
                     π, old, discount = at.greedy if settings.greedy else at.pi, at.value, at.discount
-                    if settings.update == REPLAY:  # π and q are those of now
+                    if settings.update == REPLAY:  # π and q are the current ones
                         old = value_of(θ, tile, value, s, a, q, on_states)
                         π_now = at_present(schedules[TARGET], at.episode, at.step)
                         π = probability_of(π_now, target, s, q, a, settings.greedy)

@@ -1,4 +1,4 @@
-"""A learning method's own step, in the place of θ ← θ + α δ z: its record and its vectors are put together here."""
+"""A learning method's own step, instead of θ ← θ + α δ z: its record and its vectors are put together here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from offtrace.learners.state import BEHAVIOR, TARGET
 
 
 class Own(NamedTuple):
-    """What a lane has for a method with a step of its own."""
+    """What a lane stores for a method that defines its step."""
 
     step: object
     """The compiled `Method.step`."""

@@ -1,4 +1,4 @@
-"""Published experiments as functions, so that a figure can be made again and compared.
+"""Published experiments as functions, so that a figure can be computed again and compared.
 
 "daley2023": the control experiment of Daley, White, Amato, Machado (2023) on the Bifurcation gridworlds. `collision_error`: the
 prediction experiment of Ghiassian, Sutton (2021) on the Collision task.
@@ -72,7 +72,7 @@ def collision_error(
     """The mean error over all steps of each run on the Collision task, [runs], for a method on state values.
 
     The error after a step is √Σ_s d(s) (v(s) − V^π(s))², d being the distribution of states under μ. Each run has its own
-    trajectory and its own features (`mdps.collision_features`), made from `seed` and the number of the run.
+    trajectory and its own features (`mdps.collision_features`), drawn from `seed` and the number of the run.
 
     >>> from offtrace.learners import collision_error, method
     >>> collision_error(method("td", alpha=2**-6, lam=0.9), runs=2, steps=500).shape

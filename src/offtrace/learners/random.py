@@ -1,7 +1,7 @@
 """Random numbers for compiled loops: SplitMix64 (Steele, Lea, Flood 2014), one 64-bit state for each stream.
 
 A learner has two streams that start far apart: one for its own steps, one for its evaluation episodes, so that evaluating a
-learner does not change it. Both depend on its seed alone, never on who runs beside it.
+learner does not change it. Both depend on its seed alone, never on the others that run.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ With x the features of s, D the stationary distribution of μ, and Z that of `op
 
     A = E[ρ e (x − γx')ᵀ] = Xᵀ D (I − Z) X,     C = E[x xᵀ] = Xᵀ D X,     A_b = Xᵀ D (I − γλP_μ)⁻¹ (I − γP_μ) X
 
-since Z holds all that a trace does, whichever trace it is. E[x' (γρe − e_on)ᵀ] = C − Aᵀ, where e_on is what goes on of e. So the
+since Z holds all that a trace does, whichever trace it is. E[x' (γρe − e_on)ᵀ] = C − Aᵀ, where e_on is what remains of e. So the
 expected change of (w, v) with the step sizes α and ηα, but for a constant vector, is α G (w, v):
 
     TD      [ −A ]                                       GTD, TDRC   [ −A,  Aᵀ − C ;  −ηA,  −η(C + κI) ]

@@ -172,9 +172,9 @@ def _proven(
     history = None
     if recursive.violation is not None:
         history = [s * op.setting.A + a for s, a in recursive.violation.pairs]
-    made = proofs.proof(op.trace, op.mdp, target, behavior, history=history)
-    verified = proofs.write(path, made)
-    known = {claim["claim"]: float(Fraction(claim["number"])) for claim in made["claims"] if "number" in claim}
+    document = proofs.proof(op.trace, op.mdp, target, behavior, history=history)
+    verified = proofs.write(path, document)
+    known = {claim["claim"]: float(Fraction(claim["number"])) for claim in document["claims"] if "number" in claim}
     norm, radius = (
         Interval(max(0.0, known.get(f"{what} at least", 0.0)), known.get(f"{what} at most", math.inf))
         for what in ("norm", "radius")

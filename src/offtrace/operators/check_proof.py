@@ -179,15 +179,15 @@ def bounds_of_Z(x, witness):
     return entries(low, up), entries(up, low)
 
 def determinant(matrix):
-    a, found = [row[:] for row in matrix], ONE
+    a, product = [row[:] for row in matrix], ONE
     for k in range(len(a)):
         pivot = max(range(k, len(a)), key=lambda i: abs(a[i][k]))
         if a[pivot][k] == 0:
             return ZERO
-        a[k], a[pivot], found = a[pivot], a[k], found * a[pivot][k] * (1 if pivot == k else -1)
+        a[k], a[pivot], product = a[pivot], a[k], product * a[pivot][k] * (1 if pivot == k else -1)
         for i in range(k + 1, len(a)):
             a[i] = [u - a[i][k] / a[k][k] * v for u, v in zip(a[i], a[k])]
-    return found
+    return product
 
 def check_claim(x, Z, claim):
     """One claim; the sentence that has been verified."""

@@ -4,7 +4,7 @@ The search knows no theorem. It climbs: from random transitions and policies it 
 few logits, and keeps what pushes an eigenvalue λ of Z outward. A climb on |λ| alone ends where traces are cut and Z ≈ γP_π,
 whose radius is γ, with λ = γ. So a climb pushes away from some point of the real line, max |λ − c|; many short climbs from many
 starts do the rest. Most are among deterministic transitions. Ratios π/μ are powers of one number e^h, so that the objective
-is exact where it matters (`falsify_objective`); what is found is certified by `Operator`, which shares no line with it.
+is exact where it matters (`falsify_objective`); its results are certified by `Operator`, which shares no line with it.
 
 `LANES` climbs go side by side, so that their evaluations are one call.
 """
@@ -42,7 +42,7 @@ WIDTH = 10.0
 
 @dataclass(frozen=True, eq=False)
 class Falsification:
-    """What a search found. `mdp`, `target` and `behavior` are those of the largest radius seen, whether it is above 1 or not."""
+    """The result of a search. `mdp`, `target` and `behavior` are those of the largest radius seen, above 1 or not."""
 
     trace: Trace
     mdp: MDP
@@ -58,13 +58,13 @@ class Falsification:
     tried: int
     """How many MDPs with policies were evaluated."""
     climbs: int
-    """How many climbs were begun, each from a start of its own."""
+    """How many climbs were begun, each from another start."""
     seconds: float
     """How long the search took, without the certificate."""
     method: str
     """How the certificate was computed: `Operator.method`."""
     assumption: str = ""
-    """What the certificate rests on beside arithmetic (custom traces only): `Operator.assumption`."""
+    """What the certificate rests on besides arithmetic (custom traces only): `Operator.assumption`."""
 
     @property
     def found(self) -> bool:
@@ -178,9 +178,9 @@ class _Search:
             if size[at] > self.size:
                 self.size, self.where = float(size[at]), (P[at], pi[at], mu[at])
             if self.size > enough:
-                found = self._certified()
-                if found.spectral_radius.lower > 1.0:
-                    self.certificate = found
+                candidate = self._certified()
+                if candidate.spectral_radius.lower > 1.0:
+                    self.certificate = candidate
                 enough = self.size + 0.01  # if the certificate does not confirm what the objective saw
             lanes.move(near, λ)
             spent = time.monotonic() - began
@@ -202,10 +202,10 @@ class _Search:
 
     def _factors(self, pi: np.ndarray, mu: np.ndarray) -> Sequence[np.ndarray]:
         """decay, ratio and cap of each lane, [K, S·A], with the constants of each lane's policies where the rule has such."""
-        made = [self.trace.for_policies((π, π), (μ, μ)) for π, μ in zip(pi, mu, strict=True)]
-        if all(trace is self.trace for trace in made):
+        adapted = [self.trace.for_policies((π, π), (μ, μ)) for π, μ in zip(pi, mu, strict=True)]
+        if all(trace is self.trace for trace in adapted):
             return self.trace.normal_form(np, pi, mu, pi / mu)
-        each = [t.normal_form(np, π, μ, π / μ) for t, π, μ in zip(made, pi, mu, strict=True)]
+        each = [t.normal_form(np, π, μ, π / μ) for t, π, μ in zip(adapted, pi, mu, strict=True)]
         return [np.stack([np.broadcast_to(f, pi.shape[1]) for f in factor]) for factor in zip(*each, strict=True)]
 
     def _certified(self) -> Operator:
@@ -223,7 +223,7 @@ class _Search:
         return Operator(self.trace, mdp, target=pi.reshape(shape), behavior=mu.reshape(shape), tolerance=1e-5)
 
     def result(self) -> Falsification:
-        """What was found, with rewards for which Q^π is the direction that grows fastest."""
+        """The MDP with the largest radius, with rewards for which Q^π is the direction that grows fastest."""
         op = self.certificate or self._certified()
         values, vectors = np.linalg.eig(op.Z)
         grows = np.real(vectors[:, np.argmax(np.abs(values))])

@@ -6,7 +6,7 @@ coefficients that are still to come, for a trace that arrives in s with x,
 
     v(s, x) = Σ_a μ(a|s) γ decay(s,a) [ min(cap, y) 1_{(s,a)} + Σ_{s'} P(s'|s,a) v(s', y) ],     y = x · ratio(s,a)
 
-(a recursive trace goes on with y = min(cap, y)) is one linear system, and C = I + P v(·, 1). Its matrix is I minus a
+(a recursive trace continues with y = min(cap, y)) is one linear system, and C = I + P v(·, 1). Its matrix is I minus a
 nonnegative one with row sums below 1, so elimination needs no pivots. Off the lattice v is replaced by its chord: v is
 concave in x, so that is a bound from below. Beyond the lattice's ends v is taken as constant above and as linear below.
 
@@ -62,8 +62,8 @@ def eigenvalues(C: np.ndarray, P: np.ndarray, pi: np.ndarray, gamma: float) -> n
     n, A = P.shape[1], P.shape[1] // P.shape[2]
     finite = np.isfinite(C.sum(axis=(1, 2))) & (C.min(axis=(1, 2)) >= 0.0)
     C = np.where(finite[:, None, None], C, 0.0)
-    found = np.linalg.eigvals(np.eye(n) - C + gamma * (C @ (P.repeat(A, axis=2) * pi[:, None, :])))
-    return np.where(finite[:, None], found, np.nan)
+    values = np.linalg.eigvals(np.eye(n) - C + gamma * (C @ (P.repeat(A, axis=2) * pi[:, None, :])))
+    return np.where(finite[:, None], values, np.nan)
 
 
 def discounted(
@@ -178,7 +178,7 @@ def _eliminate(step, v):
 def carried(trace: Any, P: np.ndarray, pi: np.ndarray, mu: np.ndarray, gamma: float, *, most: int = 512) -> np.ndarray:
     """C of a custom trace: masses over (start, pair, carry) go forward in time, and meet where all three are equal.
 
-    Stops where γ^t < 1e-3 (or at the horizon), and keeps the heaviest `most` histories: terms are left out, none is made up.
+    Stops where γ^t < 1e-3 (or at the horizon), and keeps the heaviest `most` histories: terms are left out, none is invented.
     """
     n, S = P.shape
     A = n // S

@@ -231,17 +231,17 @@ class Operator:
     def spectral_radius(self) -> Interval:
         """The largest |eigenvalue| of Z: iterating M converges if and only if it is below 1."""
         nonnegative, n, enough = self.setting.recursive_condition, math.prod(self.shape), self.tolerance
-        found, deadline = Interval(0.0, self.contraction.upper), self._deadline()
-        if nonnegative and found.width > enough:
-            found = found.intersection(
+        radius, deadline = Interval(0.0, self.contraction.upper), self._deadline()
+        if nonnegative and radius.width > enough:
+            radius = radius.intersection(
                 spectral_radius.by_ratios(lambda V, gap: self._Z_times(V, gap, deadline), n, enough)
             )
-        if n <= closed_form.DENSE // 2 and found.width > enough:
-            found = found.intersection(spectral_radius.spectral_radius(*self._Z, nonnegative=nonnegative))
-            if enough < found.width < 100 * enough and self.method == "bounds":
-                finer = self._Z_of(*self._C_within(0.5 * enough**2 / found.width, deadline))
-                found = found.intersection(spectral_radius.spectral_radius(*finer, nonnegative=nonnegative))
-        return found
+        if n <= closed_form.DENSE // 2 and radius.width > enough:
+            radius = radius.intersection(spectral_radius.spectral_radius(*self._Z, nonnegative=nonnegative))
+            if enough < radius.width < 100 * enough and self.method == "bounds":
+                finer = self._Z_of(*self._C_within(0.5 * enough**2 / radius.width, deadline))
+                radius = radius.intersection(spectral_radius.spectral_radius(*finer, nonnegative=nonnegative))
+        return radius
 
     def _Z_times(self, V: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of ZV = V − C(I − γP_π)V for V ≥ 0, [S·A, Y]."""

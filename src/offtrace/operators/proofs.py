@@ -52,12 +52,12 @@ def exact(x: float) -> Fraction:
 
 def exact_rows(rows: np.ndarray) -> list[list[Fraction]]:
     """Distributions that sum to 1 exactly."""
-    found: list[list[Fraction]] = []
+    fractions: list[list[Fraction]] = []
     for row in rows:
         simple = [exact(p) for p in row]
         total = sum(simple, Fraction(0))
-        found.append([p / total for p in simple])
-    return found
+        fractions.append([p / total for p in simple])
+    return fractions
 
 
 def _text(x: Fraction | float | None) -> str:
@@ -245,7 +245,7 @@ def _solved_lines(
     slopes = np.linalg.solve(one - K_g, g + SLACK)
     intercepts = np.linalg.solve(one - K_b, b + mixed @ slopes + SLACK)
     if slopes.min() < 0 or intercepts.min() < 0:
-        raise Unprovable("no lines were found above what a trace still reads")
+        raise Unprovable("the search has no lines above what a trace still reads")
     lines: dict[str, Any] = {str(q): [] for q in range(s.S)}
     at = {(q, i): m for q in range(s.S) for m, i in enumerate(used[q])}
     for (q, i), k in place.items():
@@ -273,32 +273,32 @@ def proof(
 
     >>> import offtrace as ot
     >>> from offtrace.mdps import alternating
-    >>> made = proof(ot.Retrace(), *alternating())
-    >>> [claim["claim"] for claim in made["claims"]]
+    >>> document = proof(ot.Retrace(), *alternating())
+    >>> [claim["claim"] for claim in document["claims"]]
     ['recursive condition holds', 'norm at most', 'norm at least', 'radius at most', 'radius at least']
     """
     of = Proposer(trace, mdp, target, behavior)
-    made: Proof = {
+    document: Proof = {
         "format": "offtrace proof 1",
         "problem": of.problem(),
         "witness": of.witness(of.setting),
         "claims": [],
     }
-    x = check_proof.Problem(made["problem"])
-    low, up = check_proof.bounds_of_Z(x, made["witness"])
+    x = check_proof.Problem(document["problem"])
+    low, up = check_proof.bounds_of_Z(x, document["witness"])
     claims: list[Proof] = [{"claim": "recursive condition holds"}]
     if history is not None:
         claims.append({"claim": "recursive condition fails", "history": list(map(int, history))})
     for claim in (*claims, *_of_norm(low, up), *_of_radius(low, up)):
-        if any(claim["claim"] == other["claim"] for other in made["claims"]):
+        if any(claim["claim"] == other["claim"] for other in document["claims"]):
             continue
         try:
             check_proof.check_claim(x, (low, up), claim)
         except check_proof.Refused:
             continue
-        made["claims"].append(claim)
-    made["claims"] += _of_variance(of, made["problem"])
-    return _sealed(made)
+        document["claims"].append(claim)
+    document["claims"] += _of_variance(of, document["problem"])
+    return _sealed(document)
 
 
 def _of_variance(of: Proposer, problem: Proof) -> list[Proof]:
@@ -321,8 +321,8 @@ def _of_variance(of: Proposer, problem: Proof) -> list[Proof]:
     return claims
 
 
-def _sealed(made: Proof) -> Proof:
-    return {**made, "sha256": check_proof.digest(made)}
+def _sealed(document: Proof) -> Proof:
+    return {**document, "sha256": check_proof.digest(document)}
 
 
 def cycle(trace: Trace, mdp: MDP, behavior: ArrayLike, values: Sequence[np.ndarray]) -> Proof:
@@ -342,10 +342,10 @@ def cycle(trace: Trace, mdp: MDP, behavior: ArrayLike, values: Sequence[np.ndarr
     return _sealed({"format": "offtrace proof 1", "problem": of.problem(), "witness": None, "claims": [claim]})
 
 
-def write(path: str | Path, made: Proof) -> tuple[str, ...]:
+def write(path: str | Path, document: Proof) -> tuple[str, ...]:
     """Write a proof, and return the sentences that the checker verifies in the file."""
     with whole_files.written_whole(Path(path)) as file:
-        file.write((json.dumps(made, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
+        file.write((json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
     return tuple(check_proof.check(json.loads(Path(path).read_text(encoding="utf-8"))))
 
 

@@ -41,7 +41,7 @@ def finite_values(name: str, given: ArrayLike, shape: tuple[int, ...], axes: str
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What M is made of. Arrays over pairs are [S, A]; where μ = 0 they hold nothing of meaning."""
+    """What M consists of. Arrays over pairs are [S, A]; where μ = 0 they hold nothing of meaning."""
 
     trace: Trace
     mdp: MDP
@@ -211,11 +211,11 @@ def setting(trace: Trace, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> S
     gamma = float(mdp.gamma)
     evaluated = trace.evaluated(pi, mu)
     decay, ratio, cap = factors
-    made = Setting(trace, mdp, pi, mu, evaluated, P, gamma, rho, decay, ratio, cap)
+    result = Setting(trace, mdp, pi, mu, evaluated, P, gamma, rho, decay, ratio, cap)
     if gamma == 1:
         for name, policy in (("the behavior", mu), ("the target", evaluated)):
-            _require_termination(made, name, policy, live)
-    return made
+            _require_termination(result, name, policy, live)
+    return result
 
 
 def checked(mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> Setting:
@@ -240,9 +240,9 @@ def _policy(name: str, policy: ArrayLike, shape: tuple[int, int], mdp: MDP) -> n
     return distributions(np.where(live[:, None], policy, 1.0 / mdp.A), name)  # nobody reads the rows of terminal states
 
 
-def _require_termination(made: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:
+def _require_termination(setting: Setting, name: str, policy: np.ndarray, live: np.ndarray) -> None:
     """γ = 1: from every state the episode must be able to end under the policy."""
-    step = made.onto_states(policy)
+    step = setting.onto_states(policy)
     step.eliminate_zeros()
     ends = reaches(step, (np.asarray(step.sum(axis=1)).ravel() < 1 - 1e-12) | ~live)
     if not ends.all():

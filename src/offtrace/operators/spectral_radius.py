@@ -24,11 +24,11 @@ from offtrace.operators.setting import EPS
 
 def spectral_radius(A: np.ndarray, R: np.ndarray, nonnegative: bool = False, enough: float = 1e-9) -> Interval:
     """[lower, upper] of the largest |eigenvalue| of any matrix within R of A; `nonnegative`: of those that are ≥ 0."""
-    found = Interval(0.0, 0.0)
+    radius = Interval(0.0, 0.0)
     for group in classes(np.abs(A) + R):
         block = np.ix_(group, group)
-        found = _larger(found, _of_block(A[block], R[block], nonnegative, enough))
-    return found
+        radius = _larger(radius, _of_block(A[block], R[block], nonnegative, enough))
+    return radius
 
 
 def classes(B: np.ndarray | sparse.csr_array) -> list[np.ndarray]:
@@ -47,17 +47,17 @@ def _of_block(A: np.ndarray, R: np.ndarray, nonnegative: bool, enough: float) ->
     if nonnegative:
         A, R = 0.5 * (np.maximum(A - R, 0) + np.maximum(A + R, 0)), 0.5 * (np.maximum(A + R, 0) - np.maximum(A - R, 0))
         R = R + 4 * EPS * A
-    found = Interval(0.0, perron(np.abs(A) + R).upper)
+    radius = Interval(0.0, perron(np.abs(A) + R).upper)
     if (A - R).min() >= 0 or nonnegative:
         low = np.maximum(A - R, 0.0)
         for group in classes(low):
-            found = found.intersection(Interval(perron(low[np.ix_(group, group)]).lower, np.inf))
+            radius = radius.intersection(Interval(perron(low[np.ix_(group, group)]).lower, np.inf))
     elif len(A) == 1:
-        return Interval(max(0.0, abs(A[0, 0]) - R[0, 0]), found.upper)
+        return Interval(max(0.0, abs(A[0, 0]) - R[0, 0]), radius.upper)
     for bounds in (_discs, _powers):
-        if found.width > enough:
-            found = found.intersection(bounds(A, R))
-    return found
+        if radius.width > enough:
+            radius = radius.intersection(bounds(A, R))
+    return radius
 
 
 def perron(B: np.ndarray) -> Interval:
@@ -65,20 +65,20 @@ def perron(B: np.ndarray) -> Interval:
 
     Always a bound; it closes, quadratically, where B is irreducible.
     """
-    n, v, found = len(B), np.ones(len(B)), Interval(0.0, np.inf)
+    n, v, radius = len(B), np.ones(len(B)), Interval(0.0, np.inf)
     for _ in range(40):
         ratio = (B @ v) / v
-        found = found.intersection(ratios(ratio, ratio, (n + 4) * EPS))
-        if n == 1 or found.width <= 64 * n * EPS * found.upper:
+        radius = radius.intersection(ratios(ratio, ratio, (n + 4) * EPS))
+        if n == 1 or radius.width <= 64 * n * EPS * radius.upper:
             break
         try:
-            v = np.abs(np.linalg.solve(found.upper * np.eye(n) - B, v))
+            v = np.abs(np.linalg.solve(radius.upper * np.eye(n) - B, v))
         except np.linalg.LinAlgError:
             break
         if not (np.isfinite(v).all() and v.max() > 0):
             break
         v = np.maximum(v / v.max(), 1e-200)
-    return found
+    return radius
 
 
 def ratios(low: np.ndarray, high: np.ndarray, rounding: float) -> Interval:
@@ -90,24 +90,24 @@ def by_ratios(times: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]
     """The same for Z ≥ 0 of which only `times(V, gap)` is known, bounds of the columns ZV for V ≥ 0: a power iteration.
 
     It ends when the bounds are `enough`, or have stopped to close, or `times` raises TimeoutError. Where v is small, Zv is not
-    known well enough to divide by it: such entries count for the upper bound only, and the lower one is made without them.
+    known well enough to divide by it: such entries count for the upper bound only, and the lower one does without them.
     """
-    v, found, stalled = np.ones(n), Interval(0.0, np.inf), 0
-    while found.width > enough and stalled < 3:
-        held, before = v > 0.02, found.width
+    v, radius, stalled = np.ones(n), Interval(0.0, np.inf), 0
+    while radius.width > enough and stalled < 3:
+        held, before = v > 0.02, radius.width
         V = v[:, None] if held.all() else np.stack([v, v * held], axis=1)
         try:
-            low, high = times(V, 0.2 * min(0.1, max(enough, 0.1 * found.width)))
+            low, high = times(V, 0.2 * min(0.1, max(enough, 0.1 * radius.width)))
         except TimeoutError:
             break
         lower = float((low[held, -1] / v[held]).min())
-        found = found.intersection(Interval(max(0.0, lower), max(0.0, lower, float((high[:, 0] / v).max()))))
-        stalled += found.width > 0.7 * before
+        radius = radius.intersection(Interval(max(0.0, lower), max(0.0, lower, float((high[:, 0] / v).max()))))
+        stalled += radius.width > 0.7 * before
         v = np.maximum(low[:, 0] + high[:, 0], 0.0)
         if not v.max() > 0:
             break
         v = np.maximum(v / v.max(), 1e-3)
-    return found
+    return radius
 
 
 def _discs(A: np.ndarray, R: np.ndarray) -> Interval:
@@ -140,18 +140,18 @@ def _groups(centre: np.ndarray, radius: np.ndarray) -> list[np.ndarray]:
 
 def _powers(A: np.ndarray, R: np.ndarray) -> Interval:
     """Z^k within e^scale·(X ± E), k = 1, 2, 4, …, until the error has outgrown the power."""
-    n, X, E, k, scale, found = len(A), A, R, 1, 0.0, Interval(0.0, np.inf)
+    n, X, E, k, scale, radius = len(A), A, R, 1, 0.0, Interval(0.0, np.inf)
     while k < 2**40:
         norm = float((np.abs(X) + E).sum(axis=1).max())
         if norm == 0:
             return Interval(0.0, 0.0)
         trace = (abs(np.trace(X)) - np.trace(E) - n * EPS * np.abs(np.diag(X)).sum()) / n
         lower = np.exp((scale + np.log(trace)) / k) * (1 - 1e-12) if trace > 0 else 0.0
-        found = found.intersection(Interval(lower, np.exp((scale + np.log(norm)) / k) * (1 + 1e-12)))
-        if found.width <= 1e-12 * found.upper or E.sum() > 0.5 * np.abs(X).sum():
+        radius = radius.intersection(Interval(lower, np.exp((scale + np.log(norm)) / k) * (1 + 1e-12)))
+        if radius.width <= 1e-12 * radius.upper or E.sum() > 0.5 * np.abs(X).sum():
             break
         X, E, scale = X / norm, E / norm, 2 * (scale + np.log(norm))
         size = np.abs(X)
         E = (E @ (size + E) + size @ (E + (2 * n + 8) * EPS * size)) * (1 + 1e-12) + 1e-290
         X, k = X @ X, 2 * k
-    return found
+    return radius

@@ -147,14 +147,14 @@ class StateOperator(Operator):
 class _Known:
     """What is known of C, by another solution."""
 
-    def __init__(self, found: Solution) -> None:
-        self.found, self.setting = found, found.setting
-        self.certain, self.assumption = found.certain, found.assumption
+    def __init__(self, solution: Solution) -> None:
+        self.solution, self.setting = solution, solution.setting
+        self.certain, self.assumption = solution.certain, solution.assumption
 
     @property
     def method(self) -> str:
         """The way in which the underlying solution is computed."""
-        return self.found.method
+        return self.solution.method
 
 
 class _BeforeActions(_Known):
@@ -162,30 +162,30 @@ class _BeforeActions(_Known):
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """lower ≤ C·M ≤ upper for M ≥ 0, [S, Y]."""
-        lower, upper = self.found.times(self.setting.gamma * (self.setting.P @ M), gap, deadline)
+        lower, upper = self.solution.times(self.setting.gamma * (self.setting.P @ M), gap, deadline)
         slack = 4 * EPS * M
         return np.maximum(M - slack + lower, 0.0), M + slack + upper
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """lower ≤ E[β_t] ≤ upper, [S, n]: those of the chain, which are by state."""
-        return self.found.mean_coefficients(n, gap, deadline)
+        return self.solution.mean_coefficients(n, gap, deadline)
 
 
 class _FromStarts(_Known):
     """C on states, from what is known of the traces that go from each start over transitions."""
 
-    def __init__(self, found: Solution, nodes: Transitions) -> None:
-        super().__init__(found)
+    def __init__(self, solution: Solution, nodes: Transitions) -> None:
+        super().__init__(solution)
         self.nodes, self.starts = nodes, int((nodes.entry < 0).sum())
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """What is read on a transition is that of the state it leads to."""
-        lower, upper = self.found.times(M[self.nodes.state], gap, deadline)
+        lower, upper = self.solution.times(M[self.nodes.state], gap, deadline)
         return lower[: self.starts], upper[: self.starts]
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """lower ≤ E[β_t] ≤ upper for traces from each start, [S, n]."""
-        lower, upper = self.found.mean_coefficients(n, gap, deadline)
+        lower, upper = self.solution.mean_coefficients(n, gap, deadline)
         return lower[: self.starts], upper[: self.starts]
 
 
@@ -246,7 +246,7 @@ def transitions(original: Setting) -> Transitions:
     mdp = MDP(weighed, np.zeros((n, 1)), s.gamma, terminal=terminal)
     unweighed = sparse.csr_array((np.where(terminal[to], 0.0, chance), to, indptr), shape=(n, n), copy=True)
     unweighed.eliminate_zeros()
-    met = np.arange(n) >= s.S  # a start has no action of its own
+    met = np.arange(n) >= s.S  # a start has no action
 
     def of_pairs(array: np.ndarray) -> np.ndarray:
         return np.where(met, array.ravel()[pair], 0.0)[:, None]
@@ -254,5 +254,5 @@ def transitions(original: Setting) -> Transitions:
     named = ("pi", "mu", "evaluated", "rho", "decay", "ratio", "cap")
     arrays = {name: of_pairs(getattr(s, name)) for name in named}
     places = [(int(z) // s.A, int(z) % s.A) if at else None for z, at in zip(pair, met, strict=True)]
-    made = replace(s, mdp=mdp, P=unweighed, ids=state, places=places, **arrays)
-    return Transitions(made, np.concatenate([np.full(s.S, -1), entry]), pair, state)
+    changed = replace(s, mdp=mdp, P=unweighed, ids=state, places=places, **arrays)
+    return Transitions(changed, np.concatenate([np.full(s.S, -1), entry]), pair, state)

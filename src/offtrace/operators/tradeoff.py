@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Family = type[Rule] | Rule
-"""A class of rules, or a trace of its own, such as a `StepTrace`, whose λ is then replaced."""
+"""A class of rules, or a trace, such as a `StepTrace`, whose λ is then replaced."""
 
 
 def _swept(rule: Family) -> Sweep | None:
@@ -97,7 +97,7 @@ class Tradeoff:
         return notebook.table("Contraction, variance and bias", rows, ("trace", "λ", "‖Z‖", "variance", "bias"))
 
     def figure(self) -> Figure:
-        """Contraction against the standard deviation, against the bias, and V-trace in a panel of its own. Extra `[plot]`."""
+        """Contraction against the standard deviation, against the bias, and V-trace in a separate panel. Extra `[plot]`."""
         swept, biased = [p for p in self.points if p.family != V_TRACE], {p.family for p in self.points if p.bias > 0}
         panels = (
             ("standard deviation of the correction", swept, _deviation),
@@ -175,9 +175,9 @@ def tradeoff(
             points.append(Point(name, value, contraction, variance and _mean(variance, live), bias))
     values = (π * wanted).sum(axis=1)
     for bound in bounds:
-        found = v_trace(mdp, target, behavior, rho_bar=bound, c_bar=bound)
-        bias = _distance(found.fixed_point[live], values[live], off + found.fixed_point_error)
-        points.append(Point(V_TRACE, bound, found.contraction, None, bias))
+        operator = v_trace(mdp, target, behavior, rho_bar=bound, c_bar=bound)
+        bias = _distance(operator.fixed_point[live], values[live], off + operator.fixed_point_error)
+        points.append(Point(V_TRACE, bound, operator.contraction, None, bias))
     return Tradeoff(tuple(points))
 
 
@@ -194,9 +194,9 @@ def _of_operator(op: Operator, π: np.ndarray, Q: np.ndarray) -> Measured:
 
 
 def _of_uncorrected(rule: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike, Q: np.ndarray) -> Measured:
-    found = uncorrected(rule, mdp, target, behavior)
+    operator = uncorrected(rule, mdp, target, behavior)
     variance = uncorrected_variance(rule, mdp, target, behavior, Q)
-    return found.contraction, variance, found.fixed_point, found.fixed_point_error
+    return operator.contraction, variance, operator.fixed_point, operator.fixed_point_error
 
 
 def _known_values(mdp: MDP, policy: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, float]:
@@ -209,8 +209,8 @@ def _known_values(mdp: MDP, policy: np.ndarray, live: np.ndarray) -> tuple[np.nd
 
 
 def _distance(one: np.ndarray, other: np.ndarray, off: float) -> Interval:
-    found = float(np.abs(one - other).max(initial=0.0))
-    return Interval(max(0.0, found - off), found + off)
+    distance = float(np.abs(one - other).max(initial=0.0))
+    return Interval(max(0.0, distance - off), distance + off)
 
 
 def _mean(bounds: tuple[np.ndarray, np.ndarray], live: np.ndarray) -> Interval:

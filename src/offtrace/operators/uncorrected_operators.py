@@ -90,12 +90,12 @@ def uncorrected(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -
 
 
 def _checked(trace: Rule, mdp: MDP, target: ArrayLike, behavior: ArrayLike) -> tuple[Setting, UncorrectedReturn]:
-    made = trace.uncorrected_return if isinstance(trace, Rule) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    if made is None:
+    uncorrected_return = trace.uncorrected_return if isinstance(trace, Rule) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if uncorrected_return is None:
         raise TypeError(
             f"uncorrected(trace, mdp, target, behavior) needs an uncorrected return such as PengQ(), got {trace!r}"
         )
-    return checked(mdp, target, behavior), made
+    return checked(mdp, target, behavior), uncorrected_return
 
 
 def _endless(title: str, s: Setting, lam: float) -> AffineOperator:

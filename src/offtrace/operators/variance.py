@@ -34,21 +34,21 @@ MERGED = 1e-11
 """How far, relatively, merged carries and rounding may move a moment."""
 
 
-def variance(op: Operator, found: Solution, δ: TemporalDifferences) -> Bounds:
-    """lower ≤ Var Δ ≤ upper by start pair, [S·A], of δ's setting; `found` is how C is known there."""
+def variance(op: Operator, solution: Solution, δ: TemporalDifferences) -> Bounds:
+    """lower ≤ Var Δ ≤ upper by start pair, [S·A], of δ's setting; `solution` is how C is known there."""
     s = δ.setting
-    if isinstance(found, ClosedForm):
+    if isinstance(solution, ClosedForm):
         return per_decision(δ, s.decay * s.ratio, s.horizon)
-    if isinstance(found, Chain):
+    if isinstance(solution, Chain):
         _ = op.magnitude  # refines the grid
         try:
-            return variance_bounds(s, δ, found.grid, op.method == "exact chain", op.tolerance, op._deadline())
+            return variance_bounds(s, δ, solution.grid, op.method == "exact chain", op.tolerance, op._deadline())
         except closed_form.Divergent:  # no cap acts from some lag on, and there the second moment may grow without end
             return np.zeros(s.pairs), np.full(s.pairs, np.inf)
-    if isinstance(found, CarryChain):
-        return _on_carries(δ, found)
-    assert isinstance(found, MonteCarlo)
-    return found.variance(δ.δ)
+    if isinstance(solution, CarryChain):
+        return _on_carries(δ, solution)
+    assert isinstance(solution, MonteCarlo)
+    return solution.variance(δ.δ)
 
 
 def second_moment_radius(s: Setting) -> float:
@@ -81,9 +81,9 @@ class TemporalDifferences:
 
         def carried(of: np.ndarray) -> sparse.csr_array:
             """E[of · h(s')] = carried(of)·h over next states that are not terminal."""
-            found = sparse.csr_array((P.data * of * live[P.indices], P.indices, P.indptr), shape=P.shape, copy=True)
-            found.eliminate_zeros()
-            return found
+            weighted = sparse.csr_array((P.data * of * live[P.indices], P.indices, P.indptr), shape=P.shape, copy=True)
+            weighted.eliminate_zeros()
+            return weighted
 
         self.setting = s
         self.δ = sparse.csr_array((δ, P.indices, P.indptr), shape=P.shape)
@@ -95,13 +95,13 @@ class TemporalDifferences:
     @classmethod
     def of_gains(cls, setting: Setting, gain: np.ndarray, largest: float) -> TemporalDifferences:
         """On an MDP with one action, δ is what is gained by coming to a state; its P holds μ, that of the setting does not."""
-        made, P = cls.__new__(cls), sparse.csr_array(setting.mdp.P)
+        result, P = cls.__new__(cls), sparse.csr_array(setting.mdp.P)
         parts = np.stack([np.maximum(gain, 0), np.maximum(-gain, 0)], axis=1)
-        made.setting, made.largest = setting, largest
-        made.δ = sparse.csr_array((gain[P.indices], P.indices, P.indptr), shape=P.shape)
-        made.mean, made.square = P @ parts, P @ np.stack([parts[:, a] * parts[:, b] for a, b in PARTS], axis=1)
-        made.Pδ = [sparse.csr_array(setting.P @ sparse.diags_array(part)) for part in parts.T]
-        return made
+        result.setting, result.largest = setting, largest
+        result.δ = sparse.csr_array((gain[P.indices], P.indices, P.indptr), shape=P.shape)
+        result.mean, result.square = P @ parts, P @ np.stack([parts[:, a] * parts[:, b] for a, b in PARTS], axis=1)
+        result.Pδ = [sparse.csr_array(setting.P @ sparse.diags_array(part)) for part in parts.T]
+        return result
 
     def spread(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """w = Var[δ + γX] with first = E[X|s'] and second = E[X²|s'], [S]; and E[δ²] + γ²E[X²], which tells its size."""
@@ -168,16 +168,16 @@ def _infinite(G: sparse.csr_array, w: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return bad, reaches(G, unknown) & ~bad
 
 
-def _on_carries(δ: TemporalDifferences, found: CarryChain) -> Bounds:
+def _on_carries(δ: TemporalDifferences, chain: CarryChain) -> Bounds:
     """Bound the variance by a recursion over the nodes of a custom trace's chain."""
-    s, γ, b, z = δ.setting, δ.setting.gamma, found.β, found.pair
-    step = sparse.csr_array(found.step)
+    s, γ, b, z = δ.setting, δ.setting.gamma, chain.β, chain.pair
+    step = sparse.csr_array(chain.step)
     row = np.repeat(np.arange(len(b)), np.diff(step.indptr))
     of = np.asarray(δ.δ[z[row], z[step.indices] // s.A]).ravel()
     with_δ = sparse.csr_array((step.data * of, step.indices, step.indptr), shape=step.shape)
     mean, square = b * (δ.mean[:, 0] - δ.mean[:, 1])[z], b**2 * (δ.square[:, 0] + δ.square[:, 1])[z]
     m, v, off, sweeps = mean, np.maximum(square - mean**2, 0.0), MERGED * square, 1
-    while found.depth is None or sweeps < found.depth:
+    while chain.depth is None or sweeps < chain.depth:
         sweeps += 1
         ahead = mean + γ * (step @ m)
         total = square + γ**2 * (step @ m**2)
@@ -186,7 +186,7 @@ def _on_carries(δ: TemporalDifferences, found: CarryChain) -> Bounds:
         m, v, off = ahead, new, MERGED * (total + ahead**2) + γ**2 * (step @ off)
         if still or sweeps >= 100_000:
             break
-    m, v = np.abs(m[found.first]), v[found.first]
-    tail = found.tail * δ.largest
-    error = off[found.first] + MERGED * (v + m**2) + 2 * tail * (np.sqrt(v) + m) + tail**2
+    m, v = np.abs(m[chain.first]), v[chain.first]
+    tail = chain.tail * δ.largest
+    error = off[chain.first] + MERGED * (v + m**2) + 2 * tail * (np.sqrt(v) + m) + tail**2
     return np.maximum(v - error, 0.0), v + error

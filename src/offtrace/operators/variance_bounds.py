@@ -34,13 +34,13 @@ def variance_bounds(
     setting: Setting, parts: TemporalDifferences, grid: np.ndarray, exact: bool, tolerance: float, deadline: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """lower ≤ Var Δ ≤ upper, [S·A]; `parts` holds E[δ^a], E[δ^aδ^b] and P·δ^a. Refined to `tolerance`, relative to E[Δ²]."""
-    found = _Squares(setting, parts, grid, exact)
+    squares = _Squares(setting, parts, grid, exact)
     while True:
-        found.settle(tolerance, deadline)
-        lower, upper, size = found.result()
+        squares.settle(tolerance, deadline)
+        lower, upper, size = squares.result()
         if exact or (upper - lower).max() <= tolerance * max(1.0, size) or time.monotonic() > deadline:
             return lower, upper
-        if not found.refine():
+        if not squares.refine():
             return lower, upper
 
 

@@ -1,7 +1,7 @@
 """Records → statistics, figures, pages. Runs nothing. Extra `[reports]`.
 
 `write` makes one HTML page from a study, and the figures for a paper: the folder `study`. `evaluation_page` makes one
-from what `offtrace.logs.evaluate` returns: the folder `logs`. What both pages are made of is in `html`. `write_explorer` makes
+from what `offtrace.logs.evaluate` returns: the folder `logs`. What both pages consist of is in `html`. `write_explorer` makes
 the page that shows what a trace does: the folder `explorer`.
 """
 

@@ -30,7 +30,7 @@ def from_action_values(
     differentiable: bool = False,
     check: bool | None = None,
 ) -> dict[str, Array]:
-    """q, next_value, log_pi, greedy (and log_mu, where μ is given) of the actions taken, for `targets(trace, **made, …)`.
+    """q, next_value, log_pi, greedy (and log_mu, where μ is given) of the actions taken, for `targets(trace, **arrays, …)`.
 
     q, next_q, pi, next_pi, mu: [T, A] or [B, T, A], at s_t and at the true next state; action: integers [T] or [B, T]. μ is given
     by `mu`, or by `log_mu` of the actions taken [T] or [B, T]. `valid`, if given, says where a step is padding, say of action −1:
@@ -44,10 +44,10 @@ def from_action_values(
     `check` is that of `targets`. Where nothing is looked at, an action that there is none of gives NaN.
 
     >>> import numpy as np
-    >>> made = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]),
+    >>> arrays = from_action_values(q=np.array([[1.0, 2.0]]), next_q=np.array([[3.0, 5.0]]),
     ...                           pi=np.array([[0.5, 0.5]]),
     ...                           next_pi=np.array([[0.5, 0.5]]), action=np.array([1]))
-    >>> {name: array.tolist() for name, array in made.items()}
+    >>> {name: array.tolist() for name, array in arrays.items()}
     {'q': [2.0], 'next_value': [4.0], 'log_pi': [-0.6931471805599453], 'greedy': [True]}
     """
     given = {"q": q, "next_q": next_q, "pi": pi, "next_pi": next_pi, "action": action}
@@ -67,8 +67,8 @@ def from_action_values(
     with np.errstate(all="ignore") if do.xp is np else nullcontext():
         if transform is not None:
             given["next_q"] = to_returns(do, transform, {"next_value": given["next_q"]})["next_value"]
-        made = do.at_once(_made, given)
-        return made if transform is None else made | {"next_value": to_values(do, transform, made["next_value"])}
+        arrays = do.at_once(_arrays, given)
+        return arrays if transform is None else arrays | {"next_value": to_values(do, transform, arrays["next_value"])}
 
 
 def _agree(do: Backend[Array], given: dict[str, Array]) -> None:
@@ -117,7 +117,7 @@ def _check_values(given: dict[str, np.ndarray], tolerance: float) -> None:
         raise ValueError(f"action must lie in [0, {actions}), got {action[at]} at index {spell(at)}")
 
 
-def _made(
+def _arrays(
     do: Backend[Array],
     *,
     q: Array,

@@ -188,11 +188,11 @@ def state_targets(
 
     >>> import numpy as np, offtrace as ot
     >>> none, zero = np.zeros(2, bool), np.zeros(2)
-    >>> found = ot.state_targets(ot.RBIS(lam=0.9), reward=np.array([1.0, 2.0]), value=zero,
+    >>> result = ot.state_targets(ot.RBIS(lam=0.9), reward=np.array([1.0, 2.0]), value=zero,
     ...                          next_value=zero, terminated=none,
     ...                          truncated=none, log_pi=np.log([0.5, 0.5]), log_mu=np.log([0.25, 0.5]),
     ...                          gamma=0.5)
-    >>> found.target
+    >>> result.target
     array([2.9, 2. ])
     """
     rule = as_state_rule(trace, {"lam": lam, "rho_bar": rho_bar, "c_bar": c_bar})

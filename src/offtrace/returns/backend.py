@@ -2,7 +2,7 @@
 
 The seam lies here because all else is the same for every kind: what the arrays mean and how they are checked
 (`offtrace.trajectory`, `weights.decisions`), which of them a rule reads, layouts and skipped steps (`inputs`), and the public
-calls (`api`, `action_values`, `weights`, `diagnose`). A backend is found by the arrays that come in (`array_kinds`),
+calls (`api`, `action_values`, `weights`, `diagnose`). A backend is chosen by the arrays that come in (`array_kinds`),
 and none is imported before an array of its kind has come. Another backend is one class and one entry there; another computation
 is one method here.
 """

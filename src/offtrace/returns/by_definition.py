@@ -43,7 +43,7 @@ def exact(function: Callable[P, Result]) -> Callable[P, Result]:
 
 
 _decimal = lru_cache(maxsize=65536)(Decimal)
-"""A float, exactly. Histories of one trajectory share their numbers, and to make one anew takes ten times as long."""
+"""A float, exactly. Histories of one trajectory share their numbers, and to create one again takes ten times as long."""
 
 
 def _decimals(numbers: Iterable[float]) -> list[Decimal]:

@@ -137,9 +137,9 @@ def quantile_targets(
     >>> import numpy as np, offtrace as ot
     >>> row = {"reward": np.array([1.0, 0.0]), "terminated": np.array([False, True]),
     ...        "truncated": np.zeros(2, bool), "log_pi": np.zeros(2), "log_mu": np.log([0.5, 0.5])}
-    >>> found = ot.quantile_targets(ot.Retrace(0.5), atoms=np.zeros((2, 1)), next_atoms=np.ones((2, 1)), **row,
+    >>> result = ot.quantile_targets(ot.Retrace(0.5), atoms=np.zeros((2, 1)), next_atoms=np.ones((2, 1)), **row,
     ...                             gamma=0.5)
-    >>> found.atoms[0], found.weights[0]
+    >>> result.atoms[0], result.weights[0]
     (array([1.5, 1. , 1. ]), array([ 1. , -0.5,  0.5]))
     """
     rule = as_rule(trace)

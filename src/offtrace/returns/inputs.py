@@ -180,7 +180,7 @@ def check_flags(backend: Backend[Array], name: str, flags: Array) -> None:
 
 
 def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -> dict[str, object]:
-    """The arrays that the rule reads, of the kind that came in; None in the place of the others."""
+    """The arrays that the rule reads, of the kind that came in; None instead of the others."""
     read = {name: array for name, array in arrays.items() if name != "greedy"}
     reads = trace.reads
     if trace.needs_greedy:
@@ -206,7 +206,7 @@ def needed(backend: Backend[Array], trace: Rule, arrays: Mapping[str, object]) -
 
 
 def agreed_rule(backend: Backend[Array], rule: Rule, arrays: Mapping[str, object]) -> tuple[Trace, Agreed[Array]]:
-    """The rule for β, and the arrays that it reads, which agree. With a `value` in the place of q they are those of states.
+    """The rule for β, and the arrays that it reads, which agree. With a `value` instead of q they are those of states.
 
     An uncorrected return is q + Δ of Q(λ), where q_t is the value that step t − 1 bootstraps from.
     """

@@ -39,7 +39,7 @@ GAMES = (
 
 
 GALLERY: dict[str, partial[MDP]] = {}
-"""The environments that a study can name, beside those of Gymnasium: functions, with the arguments that the name fixes."""
+"""The environments that a study can name, besides those of Gymnasium: functions, with the arguments that the name fixes."""
 
 
 def register_environment(name: str, function: Callable[..., MDP], **fixed: object) -> None:
@@ -62,7 +62,7 @@ def register_environment(name: str, function: Callable[..., MDP], **fixed: objec
 
 
 def _origin(entry: partial[MDP]) -> tuple[str, str, dict[str, object]]:
-    """What tells an environment from others of its name; the function is another one if a module is imported anew."""
+    """What tells an environment from others of its name; the function is another one if a module is imported again."""
     return entry.func.__module__, entry.func.__qualname__, entry.keywords
 
 
@@ -138,7 +138,7 @@ def grid(arguments: Toml) -> list[Table]:
 
 
 def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
-    """Check that an environment can be made, and return its label; a ValueError says what is allowed.
+    """Check that an environment can be created, and return its label; a ValueError says what is allowed.
 
     With `seeded`, an environment whose `seed` is not given is another one for each seed of the study.
     """
@@ -163,7 +163,7 @@ def checked_label(name: str, arguments: Toml, seeded: bool) -> str:
 
 
 def check_game(game: str) -> None:
-    """Check that a game can be made; a ValueError says what is allowed."""
+    """Check that a game can be created; a ValueError says what is allowed."""
     if game in GAMES:
         return
     try:

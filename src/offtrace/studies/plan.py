@@ -70,7 +70,7 @@ class Job:
     sources: str = ""
     """The digest of the modules and files that it needs; a worker that has others refuses."""
     unfinished: str = ""
-    """The folder where a long unit keeps its checkpoints until it is done; empty: it begins anew if it is killed."""
+    """The folder where a long unit keeps its checkpoints until it is done; empty: it starts again if it is killed."""
 
 
 @dataclass(frozen=True)

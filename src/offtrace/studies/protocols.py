@@ -73,7 +73,7 @@ class Replay(Learning):
     """Learn Q^π of the current policy from what the policy of `age` updates ago did."""
 
     updates: Count = 50
-    """How many updates made the current policy."""
+    """How many updates led to the current policy."""
     rate: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.1
     """The step size of an update, Q + rate (T* Q − Q)."""
     temperature: Above0 = 0.1

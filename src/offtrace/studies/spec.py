@@ -367,7 +367,7 @@ def _checked_label(name: str, arguments: Table, task: str) -> str:
 
 
 def _check_place(place: Place, ages: tuple[int, ...]) -> None:
-    """Check that the policies of the protocol can be made there."""
+    """Check that the policies of the protocol can be created there."""
     protocol = place.protocol
     if isinstance(protocol, DeepBase):
         for age in ages:
@@ -392,7 +392,7 @@ def _check_place(place: Place, ages: tuple[int, ...]) -> None:
 
 
 def _check_agent(key: str, trace: TraceGrid, places: tuple[Place, ...], ages: tuple[int, ...]) -> None:
-    """Check that the agent of a trace can be made with its settings, in each environment."""
+    """Check that the agent of a trace can be created with its settings, in each environment."""
     parameters = trace.parameters
     rule = traces.make(trace.title, parameters, trace.lams[0])
     for place in places:

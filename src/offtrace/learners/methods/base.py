@@ -32,7 +32,7 @@ Values = Literal["action", "state"]
 
 
 class Transition(Protocol):
-    """One step of the environment, and what the learner made of it: one record TRANSITION."""
+    """One step of the environment, and what the learner computed from it: one record TRANSITION."""
 
     state: int
     action: int
@@ -88,8 +88,9 @@ class Vectors(NamedTuple):
     e: Sparse
     """The eligibility vector of the trace, this step's start included."""
     on: Sparse
-    """What goes on. On state values γ times what remains of e after the action of this step, so that the next e is this and the
-    next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say `passes_on`."""
+    """The eligibility after decay. On state values γ times what remains of e after the action of this step: the next e is this
+    plus the next φ. On action values Σ_a' μ(a'|s') c(s', a') φ(s', a'), c the trace's coefficient, for methods that say
+    `passes_on`."""
     φ: Sparse
     """The features of (s, a), or of s."""
     φ_next: Sparse
@@ -152,7 +153,7 @@ class Method(ABC):
 
     >>> import offtrace as ot
     >>> from offtrace.learners import GQ
-    >>> GQ(0.9).further  # what it keeps beside the weights
+    >>> GQ(0.9).further  # what it stores besides the weights
     ('w',)
     """
 
@@ -162,7 +163,7 @@ class Method(ABC):
     values: ClassVar[Values] = "action"
     """Whether it learns q(s, a) or v(s)."""
     further: ClassVar[tuple[str, ...]] = ()
-    """The names of the weights that it keeps beside θ, as many as θ has. They are 0 at first, and last as long as θ does."""
+    """The names of the weights that it stores besides θ, as many as θ has. They are 0 at first, and last as long as θ does."""
     traces: ClassVar[tuple[str, ...]] = ()
     """The names of vectors, of the size of θ, that are 0 again when an episode begins. Only features φ may enter them."""
     scalars: ClassVar[tuple[str, ...]] = ()
@@ -182,7 +183,7 @@ class Method(ABC):
     in_loop: ClassVar[bool] = False
     """Whether the compiled loop has this step in itself: then it is fast, and learns offline, from replay and by visits too."""
     uncorrected: ClassVar[bool] = False
-    """Whether it is one of the returns beside the operator: see `UncorrectedLearner`."""
+    """Whether it is one of the returns that have no operator: see `UncorrectedLearner`."""
 
     name: ClassVar[str] = ""
     """How tables print it, such as "GTD(λ)", and a name under which `learners.method` finds it."""
@@ -195,7 +196,7 @@ class Method(ABC):
     proven: ClassVar[str] = ""
     """What is proven of it, in a few words."""
     needs: ClassVar[str] = ""
-    """What it needs beside a trajectory, in a few words."""
+    """What it needs besides a trajectory, in a few words."""
     call: ClassVar[str] = ""
     """One line that makes it, as tables print it; "" for its first alias with typical numbers."""
 
@@ -228,7 +229,7 @@ class Method(ABC):
     def step(t: Transition, m: Store, x: Vectors) -> None:
         """Change what `m` holds, in place: one step of the environment is `t`, and its vectors are `x`.
 
-        Without a step of its own a method does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
+        A method without a `step` does that of Algorithm 1, θ ← θ + α ρ̄ δ e, where ρ̄ is 1 on action values.
         """
         add(m.θ, t.alpha * t.ratio * t.delta, x.e)
 
@@ -286,14 +287,14 @@ def key(name: str) -> str:
 def register_method(cls: M) -> M:
     """List a method: `method` finds it by its `name`, its class name and its aliases. Use it above `@dataclass`.
 
-    A name that another method has is refused. The same class, imported anew, takes the place of the old one.
+    A name that another method has is refused. The same class, imported again, replaces the old one.
 
     >>> from offtrace.learners import GQ, register_method
     >>> register_method(GQ) is GQ
     True
     """
     if not cls.name:
-        raise TypeError(f"{cls.__name__} needs a `name`, by which it is found and printed")
+        raise TypeError(f"{cls.__name__} needs a `name`, by which it is looked up and printed")
     names = [key(name) for name in (cls.__name__, cls.name, *cls.aliases)]
     for name in names:
         other = listed.get(name, cls)

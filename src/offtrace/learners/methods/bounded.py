@@ -1,4 +1,4 @@
-"""λ that depends on the past, also on what came before a start: TD on state values with a trace e whose λ is made as one goes.
+"""λ that depends on the past, also on what came before a start: TD on state values with a trace e whose λ is computed on the way.
 
     e_t = λ_t γ ρ_{t-1} e_{t-1} + x_t        w ← w + α ρ_t δ_t e_t        λ_t a function of e_{t-1} and of all that was seen
 
@@ -64,7 +64,7 @@ def _step_of(rate: Rate) -> Callable[[Transition, Store, Vectors], None]:
 class HistoryTD(Method):
     """TD on state values whose λ is a function of yours: derive from it, and state `rate`.
 
-    `rate(t, norm, m)` gives λ_{t+1} in [0, 1], the λ with which e_t goes on to the next step, if there is one. `t` is the step
+    `rate(t, norm, m)` gives λ_{t+1} in [0, 1], the λ of the next step, if there is one. `t` is the step
     that was taken (`t.state`, `t.action`, `t.next_state`, `t.rho`, `t.gamma`, …) and `norm` is ‖e_t‖. What it wants to remember
     inside of an episode it keeps in `m.scalars`, one number for each name in `scalars`; its own parameters are `m.numbers[1:]`,
     see `numbers`. It is compiled by Numba. A λ outside of [0, 1] makes the weights NaN.

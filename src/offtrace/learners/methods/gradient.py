@@ -8,7 +8,7 @@ With x, x' the features of s and s' (x' = 0 at an end), z = ρ(γλz₋ + x), δ
     TDRC(λ)           as GTD(λ), with − α_v κ v in the update of v
     HTD(λ)            z_b = γλz_b + x,   w ← w + α [δz + (x − γx')((z − z_b)·v)],   v ← v + α_v [δz − (x − γx')(z_b·v)]
 
-w and v are updated from their old values; at an episode's end z and z_b begin anew, and v is kept.
+w and v are updated from their old values; at an episode's end z and z_b start again, and v is kept.
 
 *With any trace*: e_t = Σ_k γ^{t-k} b_{k:t-1} x_k, z_t = ρ_t e_t, and e_on = γ times what remains of e_t after the action a_t, so
 that e_{t+1} = e_on + x_{t+1}. The gradient of the projected Bellman error needs E[x_t (e_t − x_t)ᵀ] = E[x_{t+1} e_onᵀ], and so
@@ -61,13 +61,13 @@ class GradientTD(Method):
     eta: float = number(1.0, above=True)
     """α_v = η α."""
     trace: Trace | None = None  # pyright: ignore[reportIncompatibleMethodOverride,reportAssignmentType]
-    """Any other trace, in the place of importance sampling."""
+    """Any other trace, instead of importance sampling."""
 
     values: ClassVar = "state"
     further: ClassVar[tuple[str, ...]] = ("v",)
     step_reads: ClassVar[tuple[str, ...]] = ("eta",)
     needs: ClassVar[str] = "π, μ and a second step size"
-    _by_lam: ClassVar[bool] = True  # of an instance: whether it was made by λ, not by a trace
+    _by_lam: ClassVar[bool] = True  # of an instance: whether it was created by λ, not by a trace
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -265,7 +265,7 @@ class HTD(GradientTD):
 
 
 def _second_step_size(alpha_w: float | None, eta: float | None) -> tuple[float, float]:
-    """α_w as a number of its own and as a share of α: one of them is 0."""
+    """α_w as a number and as a share of α: one of them is 0."""
     if alpha_w is not None and eta is not None:
         raise TypeError(f"give alpha_w or eta, α_w = η α, got alpha_w={alpha_w!r} and eta={eta!r}")
     if alpha_w is not None:

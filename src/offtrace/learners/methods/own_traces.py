@@ -4,7 +4,7 @@ Emphatic temporal differences on state values: one set of weights, stable off-po
 
     F_t = γ ρ_{t-1} F_{t-1} + 1,    m_t = λ + (1−λ) F_t,    z_t = ρ_t (γλ z_{t-1} + m_t x_t),    w ← w + α δ_t z_t
 
-F, the follow-on trace, begins at 1 with each episode. ETD(λ, β) has β in the place of γ in F: with a smaller β the variance is
+F, the follow-on trace, begins at 1 with each episode. ETD(λ, β) has β instead of γ in F: with a smaller β the variance is
 smaller, and the promise of stability holds up to a β that depends on the policies. The variance of F may be infinite.
 
 PTD(λ) and PQ(λ): a forward view that holds at every step, and Monte Carlo at λ = 1, by provisional weights u.
@@ -92,7 +92,7 @@ class ETD(LambdaMethod):
 @register_method
 @dataclass(frozen=True)
 class ETDLB(ETD):
-    """ETD(λ, β): β in the place of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ).
+    """ETD(λ, β): β instead of γ in the follow-on trace, which trades bias for variance. β = γ is ETD(λ), β = 0 is TD(λ).
 
     >>> ETDLB(0.9, beta=0.8).title
     'ETD(0.9, 0.8)'

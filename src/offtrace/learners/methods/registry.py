@@ -2,7 +2,7 @@
 
 Every trace of `offtrace.rules()` is a method too: on state values it is the TD method with that trace's eligibility vector.
 
-`rows` is the table of all of them: what each does, where it is from, what is proven of it, what it needs, and how it is made. The
+`rows` is the table of all of them: what each does, where it is from, what is proven of it, what it needs, how to create it. The
 facts are those of the methods' classes and, for traces by themselves, of the rules: nothing is listed here.
 """
 

@@ -46,7 +46,7 @@ class Row:
 
     @property
     def refuted(self) -> bool:
-        """Whether a counterexample was found."""
+        """Whether there is a counterexample."""
         return self.verdict == REFUTED
 
 
@@ -72,11 +72,11 @@ def audit(
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="behavior = 0 where target > 0")
                 refuted, numbers, decided_by, proposals = decide()
-                made = [propose() for propose in proposals] if check or proofs else []
-            verified = tuple(sentence for each in made for sentence in check_proof.check(each))
-            names = tuple(f"{i + 1:02}-{j + 1}.json" for j in range(len(made)))
+                documents = [propose() for propose in proposals] if check or proofs else []
+            verified = tuple(sentence for each in documents for sentence in check_proof.check(each))
+            names = tuple(f"{i + 1:02}-{j + 1}.json" for j in range(len(documents)))
             if proofs is not None:
-                for name, each in zip(names, made, strict=True):
+                for name, each in zip(names, documents, strict=True):
                     write(proofs / name, each)
             spent = round(time.perf_counter() - began, 3)
             verdict, by = REFUTED if refuted else HOLDS, f"{decide.__module__.rpartition('.')[2]}.{decide.__name__}"

@@ -8,7 +8,7 @@ Where all values of x that can be reached are nodes of the grid, chords and line
 result is exact (the *exact chain*, in which equal values merge). Elsewhere the grid is refined where the two bounds differ
 most, weighted by how often a trace comes by, until the row sums of upper − lower are below the wanted gap or the time is spent.
 
-With bounds d_t by lag, H is made for all later lags first, and then swept back through d_m, …, d_1; with a horizon n, n − 1
+With bounds d_t by lag, H is computed for all later lags first, and then swept back through d_m, …, d_1; with a horizon n, n − 1
 sweeps from 0 are the sum itself.
 """
 
@@ -31,7 +31,7 @@ MOST_NUMBERS = 60_000_000
 SMALL = 256
 """A matrix of so many numbers is kept dense: SciPy would take longer to begin with it than to multiply."""
 More = tuple[np.ndarray | int, np.ndarray | int]
-"""What is read at each pair beside M: where no cap acts, and where each read-out is at its cap."""
+"""What is read at each pair besides M: where no cap acts, and where each read-out is at its cap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +56,12 @@ def bounds(setting: Setting, M: np.ndarray, gap: float, deadline: float, grid: n
     sweeper = Sweeper(setting, M, grid, exact, setting.last_bound, endless(setting))
     while True:
         sweeper.settle(gap, deadline)
-        found = sweeper.result()
-        if found.gap <= gap or exact or time.monotonic() > deadline:
-            return found
+        result = sweeper.result()
+        if result.gap <= gap or exact or time.monotonic() > deadline:
+            return result
         finer = with_nodes(sweeper.grid, sweeper.wanted_nodes(), setting.pairs * M.shape[1])
         if finer is None:
-            return found
+            return result
         sweeper.move(finer)
 
 

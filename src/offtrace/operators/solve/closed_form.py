@@ -13,7 +13,7 @@ from offtrace.mdps.sparse_matrices import SparseMatrix, identity_minus, row_leng
 from offtrace.operators.setting import EPS, Setting
 
 DENSE = 4000
-"""The most pairs for which [S·A, S·A] arrays are made."""
+"""The most pairs for which [S·A, S·A] arrays are allocated."""
 
 
 class Divergent(ValueError):
@@ -31,14 +31,14 @@ def inverse(G: SparseMatrix) -> tuple[np.ndarray, np.ndarray]:
     identity = np.eye(len(step))
     A = identity - step
     try:
-        found = np.linalg.inv(A)
+        A_inverse = np.linalg.inv(A)
     except np.linalg.LinAlgError as singular:
         raise Divergent(_MESSAGE) from singular
-    residual = np.abs(identity - A @ found)
+    residual = np.abs(identity - A @ A_inverse)
     # For G ≥ 0 the inverse is nonnegative if and only if the spectral radius of G is below 1.
-    if found.min() < -1e-9 * np.abs(found).max() or residual.sum(axis=1).max() > 1e-3:
+    if A_inverse.min() < -1e-9 * np.abs(A_inverse).max() or residual.sum(axis=1).max() > 1e-3:
         raise Divergent(_MESSAGE)
-    C = np.maximum(found, 0.0)
+    C = np.maximum(A_inverse, 0.0)
     residual = residual + _rounding(G) * (identity + G @ C)
     return C, C @ residual * (1 + 2 * residual.sum(axis=1).max())
 

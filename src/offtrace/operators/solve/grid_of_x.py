@@ -59,7 +59,7 @@ def reached(setting: Setting, steps: int = 400) -> tuple[np.ndarray, np.ndarray,
     P, γ = s.P.toarray(), s.gamma
     value, mass = np.array([1.0]), γ * P.sum(axis=0)[:, None] + s.before_actions  # mass is [S, values]
     total, weights, dropped, too_many = np.array([1.0]), np.array([[1.0]]), False, False
-    # A trace of horizon n reads at lags 1 … n − 1; from the value at n − 1 nothing goes on.
+    # A trace of horizon n reads at lags 1 … n − 1; the value at n − 1 has no successor.
     for _ in range(steps if n is None else min(steps, n - 1)):
         value, mass = _next(s, P, value, mass)
         if not len(value):

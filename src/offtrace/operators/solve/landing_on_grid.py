@@ -27,7 +27,7 @@ STEEPEST = 1e200
 
 
 class Landing(NamedTuple):
-    """For each pair z and node i: what is read there, and where the trace goes on. Arrays [S·A, N] but for `coef` [S·A]."""
+    """For each pair z and node i: what is read there, and where the trace continues. Arrays [S·A, N] but for `coef` [S·A]."""
 
     coef: np.ndarray
     """μ·decay; 0 where nothing is carried on."""

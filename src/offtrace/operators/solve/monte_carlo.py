@@ -91,7 +91,7 @@ class MonteCarlo:
         return np.maximum((self.mean - self.error), 0.0) @ M, (self.mean + self.error) @ M
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
-        """E[β_t] for t < n, of trajectories drawn anew."""
+        """E[β_t] for t < n, of newly drawn trajectories."""
 
         def sample(each: int) -> np.ndarray:
             seen = np.zeros((self.setting.pairs * each, n))
@@ -106,7 +106,7 @@ class MonteCarlo:
         return np.maximum(mean - error, 0.0), mean + error
 
     def variance(self, δ: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
-        """Var Σγ^tβ_tδ_t, [S·A], of trajectories drawn anew: the mean of (Δ − Δ')²/2 over independent pairs."""
+        """Var Σγ^tβ_tδ_t, [S·A], of newly drawn trajectories: the mean of (Δ − Δ')²/2 over independent pairs."""
 
         def sample(each: int) -> np.ndarray:
             Δ = np.zeros(self.setting.pairs * 2 * each)

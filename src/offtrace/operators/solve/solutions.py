@@ -105,10 +105,10 @@ class Chain:
 
     def times(self, M: np.ndarray, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """lower ≤ C·M ≤ upper, on a grid of x that is refined until the gap is reached."""
-        found = chain_of_x.bounds(self.setting, M, gap, deadline, self.grid, self._first[1])
-        if len(found.grid) > len(self.grid):
-            self._grid = found.grid
-        return found.lower, found.upper
+        result = chain_of_x.bounds(self.setting, M, gap, deadline, self.grid, self._first[1])
+        if len(result.grid) > len(self.grid):
+            self._grid = result.grid
+        return result.lower, result.upper
 
     def mean_coefficients(self, n: int, gap: float, deadline: float) -> tuple[np.ndarray, np.ndarray]:
         """h_t(s, x) = Σ_a μ decay Σ P h_{t-1}(s', f(x)), from h_1 = Σ_a μ decay min(cap, ratio·x), by chords and lines.

@@ -99,7 +99,7 @@ def _inputs(symbol: Symbol) -> set[str]:
 
 
 def facts(rule: type[Trace]) -> dict[str, Any]:
-    """What the page must know of a rule beside its function."""
+    """What the page must know of a rule besides its function."""
     _, names = printed(rule)
     some = (*rule.typical(), *rule.examples())
     numbers = [_number(rule, field, some) for field in fields(rule) if field.name in names]

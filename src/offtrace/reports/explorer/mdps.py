@@ -1,7 +1,7 @@
 """The MDPs of the page: small ones of the gallery and those that refute, as lists of numbers.
 
 The page's policies are π and μ that take a marked action with probabilities p and m, and the others alike: then ρ has two
-values, products of ratios merge, and everything is exact. Where an MDP comes with tables of its own, they are kept.
+values, products of ratios merge, and everything is exact. An MDP that comes with tables of π and μ uses those.
 """
 
 from __future__ import annotations

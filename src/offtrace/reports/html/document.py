@@ -1,4 +1,4 @@
-"""What a page is made of. The templates turn it into one HTML file that needs no network, no fonts and no library.
+"""What a page consists of. The templates turn it into one HTML file that needs no network, no fonts and no library.
 
 A page has a head and sections; a section is a list of parts, each of which has a template in `templates/parts`. The
 scripts of `templates/scripts`, one after the other, draw the figures from `Page.data`.
@@ -38,7 +38,7 @@ class Paragraph(Part):
 
 @dataclass(frozen=True)
 class Select:
-    """A choice beside a figure, which the script finds by `control`."""
+    """A choice next to a figure, which the script finds by `control`."""
 
     label: str
     control: str
@@ -151,7 +151,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that stands in the head of a page."""
+    """A number in the head of a page."""
 
     name: str
     text: str
@@ -163,7 +163,7 @@ class Page:
     """A page of sections, as one file."""
 
     kind: str
-    """What it is about, beside the name of offtrace."""
+    """What it is about, besides the name of offtrace."""
     title: str
     eyebrow: str
     question: str

@@ -43,7 +43,7 @@ def html(comparison: Comparison, command: str | None = None) -> str:
 
 
 def answer(comparison: Comparison) -> list[str]:
-    """Which is first, whether that is clear, and what each is worth beside today's policy."""
+    """Which is first, whether that is clear, and what each is worth compared with today's policy."""
     (first, best), *_ = comparison.results.items()
     said = [f"{comparison.instead}."] if comparison.instead else []
     if comparison.rows[first].failed:

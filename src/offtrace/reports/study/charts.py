@@ -220,7 +220,7 @@ def _sweeps(shown: Views) -> list[Chart]:
 
 
 def _against(shown: Views) -> list[Select]:
-    """A choice of the trace whose line is subtracted from the others, so that lines which lie on each other can be told apart."""
+    """A choice of the trace whose line is subtracted from the others, so that lines which overlap can be distinguished."""
     options = [("", "none"), *((method, method) for method in shown.summary.methods)]
     return [Select("Less the line of", "against", options)] if len(options) > 2 else []
 

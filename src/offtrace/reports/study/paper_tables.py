@@ -35,7 +35,7 @@ def write(shown: Views, folder: Path) -> None:
 
 
 def latex(shown: Views) -> str:
-    """Traces down, environments across; bold is the best mean, underlined what is not told apart from it. It needs booktabs."""
+    """Traces down, environments across; bold is the best mean, underlined what is not distinguishable from it. Needs booktabs."""
     environments = shown.summary.environments
     lines = [
         "% Mean ± half of its 95% interval; bold: the best, underlined: not told apart from it in pairs of the same seed.",

@@ -51,7 +51,7 @@ class Summary:
     )  # environment ("": the mean over all), method: difference, low, high, n, in the metric's units
 
     def leaders(self) -> list[str]:
-        """The method with the best interquartile mean, and those that are not told apart from it."""
+        """The method with the best interquartile mean, and those that cannot be distinguished from it."""
         level = self.differences.filter(pl.col("low").is_finite() & (pl.col("low") <= 0))
         return [*self.iqm["method"].head(1), *level["method"]]
 

@@ -24,7 +24,7 @@ RANDOM: dict[str, float] = {
 """The mean return of uniformly random actions, with sticky actions of 0.1 and gymnax's limits; 256 copies × 6,000 steps.
 
 `python benchmarks/random_policies.py` measures them."""
-POINTS = 120  # of a learning curve: more cannot be told apart
+POINTS = 120  # of a learning curve: more cannot be distinguished
 
 Facts = Mapping[str, Any]
 """What a study says of itself: `Study.facts`."""
@@ -75,7 +75,7 @@ class Views:
 
     `learning`, `sweeps`, `ages`, `tradeoff` and `heat` are dictionaries from an environment to its panel, `aged` is one from
     what is shown over all environments; one that the study has nothing for is empty. `best` is the table of the summary with each
-    method at its best λ only, marked anew.
+    method at its best λ only, marked again.
     """
 
     def __init__(self, rows: pl.DataFrame, curves: pl.DataFrame, facts: Facts, folder: Path | None = None) -> None:

@@ -8,7 +8,7 @@ Arrays are float64 [N, T].
 With a cap the loop ends, as a rule after some tens of lags, once each start k has come to a step p after which either
 
     x never reaches the cap again:   x_{k:p} max_{t>p} x_{p:t} / cap_t ≤ 1; left is D_{k:p} x_{k:p} Σ_{t>p} D_{p:t} x_{p:t} δ_t
-    or what is left is negligible:   D_{k:p} (max cap) Σ_{t>p} D_{p:t} |δ_t| is nothing beside Δ_k
+    or what is left is negligible:   D_{k:p} (max cap) Σ_{t>p} D_{p:t} |δ_t| is tiny against Δ_k
 
 for the maximum and both sums obey the reverse recursion. The first is exact, and comes soon where x falls, as it does if actions
 were drawn from μ; the second comes once the discount has faded. A gradient has the first only.
@@ -42,7 +42,7 @@ Factors = tuple[Array, Array, Array]
 LOST = 2  # the status of a walk; else 1 while there is something left
 SHORT = 32  # on rows of up to this many steps a loop ends soon enough
 NEGLIGIBLE = {True: 2.0**-34, False: 2.0**-60}
-"""What is nothing beside Δ, in single precision and in double."""
+"""What is negligible against Δ, in single precision and in double."""
 
 
 class Numbers(NamedTuple):
@@ -103,7 +103,7 @@ capped.defvjp(_forward, _backward)
 def _capped(
     *given: Array, bounds: tuple[float, ...] | None, recursive: bool, single: bool, transposed: bool = False
 ) -> Array:
-    """Compute Δ of δ, g, step and cap; or if `transposed`, ∂L/∂δ of ∂L/∂Δ in the place of δ. All rules share one trace of it."""
+    """Compute Δ of δ, g, step and cap; or if `transposed`, ∂L/∂δ of ∂L/∂Δ instead of δ. All rules share one trace of it."""
     limits = None if bounds is None else jnp.asarray(bounds, jnp.float64)
     small = NEGLIGIBLE[single]
     walk = partial(_walk, limits=limits, small=small, recursive=recursive, transposed=transposed)

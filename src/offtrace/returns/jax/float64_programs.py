@@ -55,7 +55,7 @@ def compute(
     differentiable: bool,
 ) -> Out:
     """function(how, numbers, real arrays, other arrays), which works in float64, with results in `dtype`."""
-    # vmap outside of jit may hold a float64 of NumPy's in what it calls a float32. A copy, made before float64 is on, is one.
+    # vmap outside of jit may hold a float64 of NumPy's in what it calls a float32. A copy, created before float64 is on, is one.
     numbers, arrays = tree_map(lambda a: jnp.array(a) if isinstance(a, Tracer) else a, (numbers, arrays))
     other = {name: a for name, a in arrays.items() if name in (*FLAGS, "pair")}
     real = {name: a for name, a in arrays.items() if name not in other}

@@ -121,7 +121,7 @@ def all_in_range(weight: Array) -> Array:
         rise, fall = jnp.max(L - lax.cummin(L, axis=1), axis=1), jnp.max(lax.cummax(L, axis=1) - L, axis=1)
         return jnp.all((rise <= RISE) | ((rise <= RANGE) & (fall <= RANGE)))
 
-    # It is made of the weights, so that both branches vary over the same axes of a shard_map.
+    # It is computed from the weights, so that both branches vary over the same axes of a shard_map.
     return lax.cond(jnp.all(weight <= 1.0), lambda weight: (weight[0, 0] == 0) | True, exactly, weight)
 
 

@@ -110,7 +110,7 @@ def mixed_masses(given: None, numbers: Numbers, real: dict[str, Array], other: d
 
 
 def weights(given: Given, numbers: Numbers, real: dict[str, Array], other: dict[str, Array]) -> Array:
-    """The weights. `valid` is the mask and `pair` the segment, since these are what a program takes beside real numbers."""
+    """The weights. `valid` is the mask and `pair` the segment, since these are what a program takes besides real numbers."""
     how: Weighing = given.how
     flat = {name: a.reshape(-1, given.shape[-1]) for name, a in (real | other).items() if name != "group"}
     decision, segment = flat["valid"] != 0, flat.get("pair")

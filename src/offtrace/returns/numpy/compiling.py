@@ -1,6 +1,6 @@
 """How the kernels are compiled: what Python calls is cached on disk, what only kernels call is compiled with them.
 
-Numba compiles a cached function anew when its own file has changed, but not when a function that it calls has, in another
+Numba compiles a cached function again when its own file has changed, but not when a function that it calls has, in another
 file. So the name of a kernel, by which Numba finds its files, ends with a digest of the code of all kernels.
 """
 

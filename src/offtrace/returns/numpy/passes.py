@@ -3,7 +3,7 @@
     Δ_k = Σ_{t≥k} D_{k:t} min(cap_t, x_{k:t}) δ_t,   D_{k:t} = g_k ··· g_{t-1},   x_{k:t} = ratio_{k+1} ··· ratio_t
 
 with g_k = passed_k decay_{k+1}, and δ and passed as `read_steps` has them. On state values a trace starts one step before k: the
-factors are those of the action before, and w δ with w = min(ρ̄, ρ) is in the place of δ. The kernels are
+factors are those of the action before, and w δ with w = min(ρ̄, ρ) replaces δ. The kernels are
 
     cap = ∞              linear.py           O(T)
     recursive            recursive_cap.py    O(T) for cap ≤ 1, else O(T log T)

@@ -9,7 +9,7 @@ of their thresholds,
 
 by two sums: Σ D_{m:t} x_{m:t} δ_t of the steps below its threshold, Σ D_{m:t} cap_t δ_t of those above. Sorting the row once
 gives the order and each start's place in it; splitting the sorted steps into left and right keeps both sorted, and counting
-how many went left gives each start's place in its half (a wavelet tree). Products start anew from m in each node, so they are as
+how many went left gives each start's place in its half (a wavelet tree). Products start again from m in each node, so they are as
 accurate as the direct sum's; none is ever divided out, no two sums are subtracted, and X only decides on which side of the
 cap a term lies, where an error of X costs no more than the error itself. A short stretch is summed pair by pair (`every_pair`).
 Products are f · 2^{512 n} (`big_float`), and so neither overflow nor underflow. D is a plain number. It may underflow where no

@@ -73,7 +73,7 @@ class Sequences(NamedTuple):
 
 @kernel
 def _running_sums(values, starts, out):
-    """Sums of values [N] that begin anew at each of the starts [S]."""
+    """Sums of values [N] that start again at each of the starts [S]."""
     total, s = 0.0, 0
     for i in range(len(values)):
         if s < len(starts) and starts[s] == i:

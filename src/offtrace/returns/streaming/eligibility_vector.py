@@ -37,7 +37,7 @@ class Now(NamedTuple):
     mu: float
     rho: float
     number: int
-    """The number of the step, from 0 when the stream was made."""
+    """The number of the step, from 0 when the stream was created."""
 
 
 def factors_of(trace: Trace, now: Now) -> Factors:

@@ -11,7 +11,7 @@ On state values the start's own action acts, one step later, and δ carries a ra
 
 Summed over t, the updates are Σ_k Δ_k ∇v_k, with the Δ of `state_targets`, its `correction`.
 
-The returns beside the operator (Peng's Q(λ), n-step) bootstrap from v = `next_value` alone. With z_t = Σ_k (γ_k ··· γ_{t-1})
+The returns that have no operator (Peng's Q(λ), n-step) bootstrap from v = `next_value` alone. With z_t = Σ_k (γ_k ··· γ_{t-1})
 λ^{t-k} ∇q_k, k among the last n steps,
 
     update_t = δ_t ∇q_t + δ'_t (z_t − ∇q_t),      δ'_t = r_t + γ_t v_{t+1} − v_t,      v_t the `next_value` of the step before
@@ -40,9 +40,9 @@ class Stream:
     """An eligibility trace for any `trace`, over a table or a weight vector of `size` numbers.
 
     An unfinished episode is kept between calls. A λ given as an array (VariableLambda) is [T] and is read at the number
-    of the step, counted from 0 when the stream is made, through all episodes.
+    of the step, counted from 0 when the stream is created, through all episodes.
 
-    With `values="state"` it is a trace of state values: `step` takes `value` in the place of q, both log-probabilities, and where
+    With `values="state"` it is a trace of state values: `step` takes `value` instead of q, both log-probabilities, and where
     the state is, or the gradient of its value. With a `transform` h, q, value and next_value are h of returns, δ is one of
     returns, and gradients are those of h⁻¹(q).
 
@@ -146,7 +146,7 @@ class Stream:
         now, ratio = self._see(where, pair, log_pi, log_mu, greedy)
         met = self._meets(now) if self._on_states else now
 
-        with np.errstate(all="ignore"):  # what has overflowed is found below
+        with np.errstate(all="ignore"):  # overflow is noticed below
             if self._discount == 0.0:
                 self._kept.clear()
             else:
@@ -203,8 +203,8 @@ class Stream:
             flag = None if greedy is None else np.array(_flag("greedy", greedy))
             one = {"log_pi": log_pi, "greedy": flag, "terminated": np.array(False)}
             log_pi = log_pi_of_greedy(numpy_backend.BACKEND, self.trace, one)
-        log_π = _log("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi or always else math.nan
-        log_μ = _log("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu or always else math.nan
+        log_π = _log_probability("log_pi", log_pi, title, "pi" in reads) if self.trace.needs_pi or always else math.nan
+        log_μ = _log_probability("log_mu", log_mu, title, "mu" in reads) if self.trace.needs_mu or always else math.nan
         if ("rho" in reads or always) and log_π - log_μ >= LARGEST_LOG:
             raise ValueError(f"the ratio is too large to be represented: log_pi is {log_π} and log_mu is {log_μ}")
         if "pair" not in reads:
@@ -264,7 +264,7 @@ def _number(name: str, value: SupportsFloat | None, *, finite: bool = True) -> f
     return value
 
 
-def _log(name: str, value: SupportsFloat | None, title: str, probability: bool) -> float:
+def _log_probability(name: str, value: SupportsFloat | None, title: str, probability: bool) -> float:
     if value is None:
         raise TypeError(f"{name} is missing: {title} needs it for the action taken")
     value = _number(name, value, finite=False)

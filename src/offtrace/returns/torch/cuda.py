@@ -352,7 +352,7 @@ def _empty(like: Tensor) -> Tensor:
 
 
 def rows_at_once(B: int, T: int, recursive: bool) -> int:
-    """How many rows are done at once, so that the memory beside a batch is three arrays of it, or little more.
+    """How many rows are done at once, so that the memory besides a batch is three arrays of it, or little more.
 
     All rows at once take 4.5 of them where they are only swept, 6 for a recursive cap and 12 for one at read-out. Smaller parts
     would cost more time than the memory is worth.
@@ -368,7 +368,7 @@ def given(
     delta: Tensor, g: Tensor, ratio: Tensor, cap: Tensor, lags: Tensor | None, *, per_decision: bool, recursive: bool,
     transposed: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Δ from given δ, g, ratio and cap, [B, T]; if `transposed`, the gradient by δ from that by Δ in the place of δ."""
+    """Δ from given δ, g, ratio and cap, [B, T]; if `transposed`, the gradient by δ from that by Δ instead of δ."""
     B, T = delta.shape
     reach = 0 if lags is None else len(lags)
     out = delta.clone(memory_format=torch.contiguous_format) if transposed else _empty(delta)

@@ -32,7 +32,7 @@ WHOLE, MAPS, FROM_ENDS = (tl.constexpr(i) for i in range(3))
 
 
 @triton.jit
-def apart(x, LANES: tl.constexpr):
+def split_in_eight(x, LANES: tl.constexpr):
     """Split [LANES, 8] into eight [LANES]."""
     even, odd = tl.split(tl.reshape(x, (LANES, 4, 2)))
     x04, x26 = tl.split(tl.reshape(even, (LANES, 2, 2)))
@@ -45,7 +45,7 @@ def apart(x, LANES: tl.constexpr):
 
 
 @triton.jit
-def together(x0, x1, x2, x3, x4, x5, x6, x7, LANES: tl.constexpr):
+def join_eight(x0, x1, x2, x3, x4, x5, x6, x7, LANES: tl.constexpr):
     """Join eight [LANES] to [LANES, 8]."""
     even = tl.reshape(tl.join(tl.join(x0, x4), tl.join(x2, x6)), (LANES, 4))
     odd = tl.reshape(tl.join(tl.join(x1, x5), tl.join(x3, x7)), (LANES, 4))
@@ -109,7 +109,7 @@ def linear_rows(
 ):  # fmt: skip
     """Compute Δ in chunks of GROUPS · 8 steps from the row's end: a part of ROWS rows. On state values write all results.
 
-    A pass that is to store MAPS has them in the place of `out`.
+    A pass that is to store MAPS has them instead of `out`.
 
     Eight steps are one thread's and go one by one; groups of eight, numbered from the end, are scanned. (A scan in reverse
     would be one line; Triton's turns all lanes round, which takes longer than all the rest.)
@@ -153,9 +153,9 @@ def linear_rows(
             more, less = bits(entering, leaving)
         up += tl.reshape(tl.sum(more, 1), (ROWS, GROUPS))
         down += tl.reshape(tl.sum(less, 1), (ROWS, GROUPS))
-        d0, d1, d2, d3, d4, d5, d6, d7 = apart(delta, LANES)
-        s0, s1, s2, s3, s4, s5, s6, s7 = apart(entering, LANES)
-        g0, g1, g2, g3, g4, g5, g6, g7 = apart(leaving, LANES)
+        d0, d1, d2, d3, d4, d5, d6, d7 = split_in_eight(delta, LANES)
+        s0, s1, s2, s3, s4, s5, s6, s7 = split_in_eight(entering, LANES)
+        g0, g1, g2, g3, g4, g5, g6, g7 = split_in_eight(leaving, LANES)
         c0, c1, c2, c3 = passed(g0, s1), passed(g1, s2), passed(g2, s3), passed(g3, s4)
         c4, c5, c6 = passed(g4, s5), passed(g5, s6), passed(g6, s7)
         x = d5 + passed(c5, d6 + passed(c6, d7))
@@ -182,10 +182,10 @@ def linear_rows(
         d1 += passed(c1, d2)
         d0 += passed(c0, d1)
         if PASS != MAPS:
-            total = together(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
+            total = join_eight(d0, d1, d2, d3, d4, d5, d6, d7, LANES)
             inside = (row < B) & (t >= 0) & (t < T)
             if STATES & READS:
-                following = together(d1, d2, d3, d4, d5, d6, d7, next_x, LANES)
+                following = join_eight(d1, d2, d3, d4, d5, d6, d7, next_x, LANES)
                 write_states(
                     a, b, t, T, n, lam, plain, weight, leaving, total, following, target, advantage, out, inside, READS
                 )  # fmt: skip

@@ -1,6 +1,6 @@
 """The mixtures of `returns.mixtures` by a Triton kernel: one program for each start, which goes through the later steps.
 
-A lane stands for an atom x of the support. Where Γ z ≤ x − G ends on the ascending support is found by halving.
+A lane stands for an atom x of the support. Where Γ z ≤ x − G ends on the ascending support is computed by bisection.
 """
 
 # pyright: reportInvalidTypeForm=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false

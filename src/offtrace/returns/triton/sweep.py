@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 
 from offtrace.returns.triton import big_float
-from offtrace.returns.triton.linear import apart, together
+from offtrace.returns.triton.linear import join_eight, split_in_eight
 from offtrace.returns.triton.load import enters, leaves, numbers, td_error, times, write
 
 SWEEP, TREE, WALK = (tl.constexpr(i) for i in range(3))
@@ -79,8 +79,8 @@ def prepare(
     decay, ratio, cap = enters(a, b, t, T, n, RULE, READS, RECURSIVE)
     g = leaves(a, b, t, T, n, RULE, READS)
     before = leaves(a, b, first + block[None, :, None] * 8 - 1, T, n, RULE, READS)
-    g0, g1, g2, g3, g4, g5, g6, _ = apart(tl.reshape(g, (ROWS * BLOCKS, 8)), ROWS * BLOCKS)
-    g = together(tl.reshape(before, (ROWS * BLOCKS,)), g0, g1, g2, g3, g4, g5, g6, ROWS * BLOCKS)
+    g0, g1, g2, g3, g4, g5, g6, _ = split_in_eight(tl.reshape(g, (ROWS * BLOCKS, 8)), ROWS * BLOCKS)
+    g = join_eight(tl.reshape(before, (ROWS * BLOCKS,)), g0, g1, g2, g3, g4, g5, g6, ROWS * BLOCKS)
     h = tl.reshape(g, (ROWS, BLOCKS, 8)) * decay
     cut = (h == 0.0) | (ratio == 0.0)
     R = tl.associative_scan(tl.where(cut, 1.0, ratio), 2, times)

@@ -25,7 +25,7 @@ ONE_A_ROW = ("sequence", "geometric")
 
 
 class Weighing(NamedTuple):
-    """What is made of the ratios, beside the trace: the options of `weights`, checked."""
+    """What is computed from the ratios, besides the trace: the options of `weights`, checked."""
 
     level: str
     lower: float = 0.0
@@ -116,7 +116,7 @@ def agreed(kind: ArrayKind[Array], given: Mapping[str, object]) -> Decisions[Arr
                 )
         elif kind.has_devices and array.device != device:
             raise ValueError(f"{name} is on {array.device} but {first} is on {device}: move it there")
-        _check(kind, name, array, first, shape)
+        _check_shape_and_dtype(kind, name, array, first, shape)
     if not first:
         raise TypeError("there is no array: pass log_pi and log_mu, or the mask of the decisions")
     ready.pop("greedy", None)
@@ -125,7 +125,7 @@ def agreed(kind: ArrayKind[Array], given: Mapping[str, object]) -> Decisions[Arr
     )
 
 
-def _check(kind: ArrayKind[Array], name: str, array: Array, first: str, shape: tuple[int, ...]) -> None:
+def _check_shape_and_dtype(kind: ArrayKind[Array], name: str, array: Array, first: str, shape: tuple[int, ...]) -> None:
     if name == "advantage" and len(shape) == 2 and tuple(array.shape) == shape[:1]:
         pass
     elif name == "group":

@@ -6,7 +6,7 @@ A decision is the map x ↦ min(a x, b) with a = ratio and b = cap, a step that 
 
 so that all prefixes come from a scan that is log T deep, and all suffixes from one that goes backward. Everything is a logarithm
 in float64, since products leave the range of floats: an error of x is at most one unit in the last place of its largest
-logarithm on the way. A scan starts anew where a row of a packed row begins.
+logarithm on the way. A scan starts again where a row of a packed row begins.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ def searched(*traces: ot.Trace) -> Found:
     """Real searches for divergence, in few words."""
     refuted, said = False, []
     for trace in traces:
-        found = falsify(trace, budget=SEARCH, seed=7)
+        search = falsify(trace, budget=SEARCH, seed=7)
         seen = (
-            f"diverges, radius {found.radius}, ‖Z‖ = {found.contraction}"
-            if found.found
-            else f"largest radius {found.radius.upper:.5f}"
+            f"diverges, radius {search.radius}, ‖Z‖ = {search.contraction}"
+            if search.found
+            else f"largest radius {search.radius.upper:.5f}"
         )
-        said.append(f"{trace.title}, λ = {getattr(trace, 'lam', 1.0):g}: {seen} in {found.tried:,} MDPs")
-        refuted |= found.found
+        said.append(f"{trace.title}, λ = {getattr(trace, 'lam', 1.0):g}: {seen} in {search.tried:,} MDPs")
+        refuted |= search.found
     shown = tuple(partial(proof, trace, *powers_of_two()) for trace in traces)
     return Found(refuted, "; ".join(said), "falsify: 3 states, 2 actions, γ = 0.98", shown)
 

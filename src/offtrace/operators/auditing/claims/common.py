@@ -1,4 +1,4 @@
-"""What the claims share: how one is made, random MDPs to try it on, the histories of an MDP, the traces of the examples.
+"""What the claims share: how one is declared, random MDPs to try it on, the histories of an MDP, the traces of the examples.
 
 A claim is a function that returns (refuted, numbers, decided_by). It may look for a counterexample or try a battery of
 random MDPs, and it never returns a number that it has not just computed. C = Σ γ^t K_t and Z = I − C(I − γP_π), as everywhere.
@@ -48,7 +48,7 @@ def claim(statement: str, where: str) -> Callable[[Callable[[], Found]], Claim]:
 
 def claims_of(module: ModuleType) -> list[Claim]:
     """All claims of a module, in the order in which they are defined."""
-    return [found for found in vars(module).values() if isinstance(found, Claim)]
+    return [value for value in vars(module).values() if isinstance(value, Claim)]
 
 
 def recursive() -> list[ot.Trace]:
@@ -76,12 +76,12 @@ FIRST_ACTION = ot.StepTrace(_first_action, reads=("pair",), title="β_t = 1 afte
 def battery(count: int = 12) -> list[tuple[MDP, np.ndarray, np.ndarray]]:
     """Random MDPs with policies, from nearly deterministic to nearly uniform ones; always the same."""
     rng = np.random.default_rng(2021)
-    made = []
+    problems = []
     for i in range(count):
         mdp = garnet(3, 2, 1 + i % 3, seed=i, gamma=(0.5, 0.9, 0.97)[i % 3])
         spread = (0.3, 1.0, 3.0)[i // 3 % 3]
-        made.append((mdp, random_policy(mdp, rng, spread), 0.98 * random_policy(mdp, rng, spread) + 0.01))
-    return made
+        problems.append((mdp, random_policy(mdp, rng, spread), 0.98 * random_policy(mdp, rng, spread) + 0.01))
+    return problems
 
 
 @cache
@@ -108,10 +108,10 @@ def sizes_of(Z: np.ndarray) -> tuple[float, float]:
 
 def histories(mdp: MDP, mu: np.ndarray, start: int, steps: int) -> list[tuple[list[int], float]]:
     """All histories of `steps` steps from a pair under μ, as pairs, each with its probability."""
-    step, found = mdp.P_pi(mu).toarray(), [([start], 1.0)]
+    step, paths = mdp.P_pi(mu).toarray(), [([start], 1.0)]
     for _ in range(steps):
-        found = [([*f, int(y)], c * step[f[-1], y]) for f, c in found for y in np.flatnonzero(step[f[-1]])]
-    return found
+        paths = [([*f, int(y)], c * step[f[-1], y]) for f, c in paths for y in np.flatnonzero(step[f[-1]])]
+    return paths
 
 
 def coefficient(trace: ot.Trace, pi: np.ndarray, mu: np.ndarray, past: list[int]) -> float:

@@ -39,13 +39,13 @@ def _variable_discount() -> Found:
     op = Operator(
         ot.QLambda(inner), mdp, target=np.ones((1, 1)), behavior=np.ones((1, 1))
     )  # ρ = 1, so β_t = γ(F_1) ··· γ(F_t)
-    found, meant = float(op.iterate(np.zeros((1, 1)), 200)[0, 0]), [1 / (1 - γ * inner), 1 / (1 - inner)]
+    limit, meant = float(op.iterate(np.zeros((1, 1)), 200)[0, 0]), [1 / (1 - γ * inner), 1 / (1 - inner)]
     numbers = (
-        f"reward 1 for ever, γ = {γ}, γ(F_k) = ½: M converges, but to {found:.4g}, the value of γ alone, as its δ does not "
+        f"reward 1 for ever, γ = {γ}, γ(F_k) = ½: M converges, but to {limit:.4g}, the value of γ alone, as its δ does not "
         f"know γ(F_k); discounted by γ·γ(F_k) it is {meant[0]:.4g}, by γ(F_k) {meant[1]:.4g}. "
         "Read as a claim on M alone it holds: the row above"
     )
-    return Found(min(abs(found - m) for m in meant) > 1e-3, numbers, "one state, one action")
+    return Found(min(abs(limit - m) for m in meant) > 1e-3, numbers, "one state, one action")
 
 
 @claim("β may vary with time, if β_t ≤ ∏ρ at all times", "Conclusion")

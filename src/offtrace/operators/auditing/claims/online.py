@@ -147,8 +147,8 @@ def skipping() -> Masked:
 def after_the_first_action() -> Masked:
     """One state; β = ∏ρ after the first action, else 0: M converges, and its norm is above 1."""
     keep = np.array([[1.0, 1.0], [1.0, 0.0]])
-    made = one_state_two_actions(target=(0.2, 0.8), behavior=(0.15, 0.85), gamma=0.9)
-    return Masked("β_t = ∏ρ where a_t is the first action, else 0, one state", *made, keep)
+    example = one_state_two_actions(target=(0.2, 0.8), behavior=(0.15, 0.85), gamma=0.9)
+    return Masked("β_t = ∏ρ where a_t is the first action, else 0, one state", *example, keep)
 
 
 EXAMPLES = (skipping, after_the_first_action)
@@ -168,5 +168,5 @@ def _annealed() -> Found:
         f"off-policy, α_t = (t+1)^-0.6, so Σ α = ∞ and Σ α² < ∞; ‖Q_0‖ = 1. {'. '.join(said)}. D are the shares of visits: a "
         "real part of D(Z − I) above 0 is growth, even where the radius is below 1 and iterating M converges"
     )
-    found = "alternating(); one_state_two_actions(target=(.2, .8), behavior=(.15, .85), gamma=.9)"
-    return Found(any(diverged), numbers, found)
+    examples = "alternating(); one_state_two_actions(target=(.2, .8), behavior=(.15, .85), gamma=.9)"
+    return Found(any(diverged), numbers, examples)

@@ -133,11 +133,11 @@ def _spectrum_includes_the_examples() -> Found:
                 ot.TruncatedIS(1.0))  # fmt: skip
     said, largest = [], 0.0
     for trace in examples:
-        found = [
+        ops = [
             Operator(trace, mdp, target=pi, behavior=mu, tolerance=1e-5)
             for mdp, pi, mu in (q_lambda_tight(), powers_of_two())
         ]
-        worst = max(found, key=lambda op: op.spectral_radius.lower)
+        worst = max(ops, key=lambda op: op.spectral_radius.lower)
         if worst.spectral_radius > 1:
             keeps = "keeps" if product_condition(worst.setting).holds else "breaks"
             said.append(f"{trace.title}, which {keeps} β_t ≤ ∏ρ: {sizes(worst)}")

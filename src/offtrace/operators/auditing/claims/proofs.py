@@ -1,4 +1,4 @@
-"""Equations that the paper's proofs print wrongly, each beside what was meant: the mended ones hold.
+"""Equations that the paper's proofs print wrongly, each next to what was meant: the corrected ones hold.
 
 Two more cannot be computed. Part 2 of Theorem 2's proof writes T_πQ for T_{π_k}Q_k, of which neither π nor Q is defined
 there. Algorithm 1 writes F_{k:t} = F_t ∖ F_{k-1}, which as sets loses a pair that is met twice: a sequence is meant.
