@@ -141,6 +141,8 @@ def certify(
         raise ValueError(f'values must be "action" or "state", got {values!r}')
     kind = StateOperator if values == "state" else Operator
     op = kind(trace, mdp, target=target, behavior=behavior, tolerance=tolerance, budget=budget, seed=seed)
+    if proof is not None:
+        _ = proofs.Proposer(op.trace, mdp, target, behavior)  # raises where there is none, before anything is computed
     contraction = op.contraction
     radius, recursive, verified = op.spectral_radius, recursive_condition(op.histories), ()
     if proof is not None:
