@@ -68,7 +68,7 @@ def setup(app):
 
 
 def write_explorer(app, exception):
-    """The explorer stands beside the page that tells of it."""
+    """The explorer is in the same folder as the page about it."""
     if exception is None and app.builder.format == "html":
         from offtrace import reports
 

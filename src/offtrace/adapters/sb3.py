@@ -145,7 +145,7 @@ class SequenceReplayBuffer(ReplayBuffer):
 class TraceDQN(DQN):
     """The DQN of Stable-Baselines3 whose targets come from sequences, by any trace.
 
-    Arguments and defaults are those of DQN; `batch_size` counts sequences. Beside them:
+    Arguments and defaults are those of DQN; `batch_size` counts sequences. Further ones:
 
     - `trace`: the rule for β, or its name
     - `sequence_length`: steps in a sequence
@@ -263,7 +263,7 @@ class TraceDQN(DQN):
         tb_log_name: str = "run",
         progress_bar: bool = False,
     ) -> Any:
-        """As DQN; where the environments start anew, no trace goes on from what they did before."""
+        """As DQN; where the environments start anew, no trace continues what they did before."""
         if reset_num_timesteps or self._last_obs is None:
             self._sequences().truncate_last_trajectory()
         return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar)

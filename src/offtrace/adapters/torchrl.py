@@ -191,7 +191,7 @@ class TraceEstimator(Estimator):
     def _from_entries(
         self, tensordict: TensorDictBase, next_value: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return q, next_value and log π, as they stand in the tensordict."""
+        """Return q, next_value and log π of the tensordict."""
         keys = self.tensor_keys
         next_value = entry_of(tensordict, ("next", keys.value)) if next_value is None else next_value
         return (

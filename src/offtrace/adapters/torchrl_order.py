@@ -3,7 +3,7 @@
 A uniform sampler may well draw two steps of one trajectory in a row, so that equal ids alone say nothing. In a flat batch step
 t + 1 follows step t, which is no end, if
 
-- both have one trajectory id, and the counter of steps goes on; or, where there are not both ids and a counter,
+- both have one trajectory id, and the counter of steps continues; or, where there are not both ids and a counter,
 - the next state of t is to the bit the state of t + 1, and nothing speaks against it: neither ids that differ, nor a counter
   that does not go on, nor places in the replay buffer that are not neighbours.
 

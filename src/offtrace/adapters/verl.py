@@ -116,7 +116,7 @@ def compute_rollout_correction_and_rejection_mask(
     """Weights, the mask without what is rejected, and metrics, by the arguments of verl's function. All tensors are [B, T].
 
     - `old_log_prob`, `rollout_log_prob`, `response_mask`: log π, log μ, and which tokens are decisions
-    - `rollout_is`: None, "token" or "sequence"; beside them "prefix", "suffix" and "geometric", as in `offtrace.weights`
+    - `rollout_is`: None, "token" or "sequence"; further "prefix", "suffix" and "geometric", as in `offtrace.weights`
     - `rollout_is_threshold`: a number, at which weights are truncated, or "lower_upper", outside of which they are 0 (IcePop)
     - `rollout_is_batch_normalize`: divide by the mean, over all processes where torch.distributed runs, or over `process_group`
     - `rollout_rs`: criteria such as "token_k1,seq_mean_k3", separated by commas

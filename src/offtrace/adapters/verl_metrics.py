@@ -75,7 +75,7 @@ def of_weights(
 def of_rejections(taken: Taken, names: list[str], chosen: tuple[Criterion, ...]) -> dict[str, float]:
     """Return verl's metrics of what each criterion looks at, and of how much it and all together reject.
 
-    Beside them "rollout_rs_never_drawn" counts decisions whose log μ is −∞. They are rejected, and else in no figure.
+    Also, "rollout_rs_never_drawn" counts decisions whose log μ is −∞. They are rejected, and else in no figure.
     """
     log_ratio, sequences = _decisions(taken, never_drawn=True)
     log_mu = _at_decisions(taken["log_mu"], sequences)

@@ -97,7 +97,7 @@ def evaluate(
     others = {float(other): again(logs, target, **(given | {"gamma": other})) for other in sorted(set(gammas))}
     gamma = number("gamma", gamma, 0.0, 1.0)
     _check_numbers(confidence, resamples, refits, folds, rewards, longest)
-    # Pieces of logs run on all cores: BLAS with threads of its own would get in their way, by a factor of ten on a busy machine.
+    # Pieces of logs run on all cores: threads of BLAS would get in their way, by a factor of ten on a busy machine.
     with threadpool_limits(1, user_api="blas"), for_watchers() as bar:
         done, total = 0, 2 + 2 * len(ESTIMATORS)
 

@@ -3,12 +3,12 @@
     ordinary (trajectory) IS     a_t = γ^t W_{T−1} / E              weighted    a_t = γ^t W_{T−1} / Σ_e W_{T−1}
     per-decision IS              a_t = γ^t W_t / E                  weighted    a_t = γ^t W_t / Σ_e W_t
 
-x_t is the reward; an episode that was *truncated* goes on unseen, so its last x also has γ V̂(s_T), V̂ from the direct method.
+x_t is the reward; an episode that was *truncated* continues unseen, so its last x also has γ V̂(s_T), V̂ from the direct method.
 Doubly robust estimators (Jiang & Li 2016; weighted: Thomas & Brunskill 2016) take the TD error for x and add the mean of V̂(s_0):
 
     V̂(s_0) + Σ_t γ^t W_t (r_t + γ V̂(s_{t+1}) − Q̂(s_t, a_t))
 
-An episode that is over keeps its last W in the sums Σ_e W_t of later steps: there it goes on at rest, with reward 0. Leaving it
+An episode that is over keeps its last W in the sums Σ_e W_t of later steps: there it rests, with reward 0. Leaving it
 out, as is sometimes done, takes the mean over the episodes that still run.
 """
 

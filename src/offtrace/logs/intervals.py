@@ -86,7 +86,7 @@ class Range:
     """What rewards and the horizon allow."""
 
     lo: float
-    """The least reward, at most 0: after its end an episode goes on with reward 0."""
+    """The least reward, at most 0: after its end an episode continues with reward 0."""
     hi: float
     """The largest reward, at least 0."""
     longest: float

@@ -73,7 +73,7 @@ def sweep(
     - `trace`: the rule; None: one step, the direct method
     - `model` of Q: None (a table for ids, "fourier" for features), "linear", "fourier" or `Features`
     - `columns` and `truncated` are those of `read`.
-    - `sweeps`: None goes on to the fixed point; a number applies the sampled operator of a table so often, from Q = 0.
+    - `sweeps`: None continues to the fixed point; a number applies the sampled operator of a table so often, from Q = 0.
     - `confidence` of the interval for V(π), by the bootstrap of `evaluate` from what each episode contributes. For a table it
       takes about as many sweeps as Q itself, for features one. None: no interval. It tells nothing of what a model misses, nor of
       actions that were never logged.

@@ -110,7 +110,7 @@ class MDP:
     def P_pi(self, policy: ArrayLike) -> sp.csr_array:
         """P_π((s,a), (s',a')) = P(s'|s,a) π(a'|s') as a csr_array [S·A, S·A].
 
-        Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode goes on.
+        Columns of terminal states are empty: Q is 0 there, so a row sums to the probability that the episode continues.
         """
         return sp.csr_array(self.P @ exact_values.over_pairs(check_policy(policy, self), ~self.terminal))
 

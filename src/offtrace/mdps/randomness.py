@@ -7,7 +7,7 @@ from numbers import Integral
 import numpy as np
 
 Seed = int | np.random.Generator
-"""An integer, which gives the same numbers each time, or a generator, which goes on from where it stands."""
+"""An integer, which gives the same numbers each time, or a generator, which continues where it is."""
 
 
 def generator(seed: Seed) -> np.random.Generator:

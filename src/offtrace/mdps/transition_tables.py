@@ -15,7 +15,7 @@ TOLERANCE = 1e-9  # how far a row of P, or the start, may be from one; rows of p
 
 
 def transitions(P: object) -> tuple[sp.csr_array, int, int]:
-    """P as a canonical csr_array [S·A, S] of its own, with S and A. Negative, infinite and NaN entries are refused."""
+    """P as a canonical csr_array [S·A, S] (a copy), with S and A. Negative, infinite and NaN entries are refused."""
     table, S, A = _rows("P", P)
     bad = ~((table.data >= 0) & (table.data < np.inf))
     if bad.any():

@@ -59,7 +59,7 @@ class PolicyLoss:
     weight: Trace | None = None
     """The trace of w = π_prox/μ; None: w = 1."""
     weight_options: Mapping[str, Any] = field(default_factory=_no_options)
-    """What `weights` takes beside it, such as level, lower, upper and outside."""
+    """Further arguments of `weights`, such as level, lower, upper and outside."""
     keep: Mapping[str, Any] = field(default_factory=_no_options)
     """What `reject` takes: a decision that it rejects has no loss, and counts in the mean."""
     keep_negative: float | None = None

@@ -190,7 +190,7 @@ def tables(rule: Rule, row: Row) -> dict[str, np.ndarray]:
     """Two actions with values and policies that give the row's q, next_value, log_pi and log_mu, as `from_action_values` does.
 
     The other action's value at s_{t+1} is what makes next_value[t] the expectation under the policy that the rule evaluates. At
-    s_{t+1} of an end that is a state of its own, where π = ½.
+    s_{t+1} of an end that is a separate state, where π = ½.
     """
     pi, mu, action = np.exp(row.log_pi), np.exp(row.log_mu), row.pair % 2
     evaluated = rule.evaluated(pi, mu) if isinstance(rule, Trace) else pi

@@ -72,7 +72,7 @@ class EstimatorCheck:
     """
 
     trace: Rule
-    """The rule that the function was held to."""
+    """The rule that the function was compared with."""
     values: Values
     """Whether the values are of actions or of states."""
     findings: tuple[Finding, ...]

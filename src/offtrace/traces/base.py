@@ -175,7 +175,7 @@ class Trace(Rule):
     adaptive: ClassVar[bool] = False
     """Whether `offtrace.adapt` moves a number of it."""
     recursive: ClassVar[bool] = False
-    """Whether x itself is clipped at the cap, so that a clipped trace goes on from the cap."""
+    """Whether x itself is clipped at the cap, so that a clipped trace continues from the cap."""
     per_decision: ClassVar[bool] = True
     """Whether β factors into one coefficient per decision (a Markov trace): then no cap acts, and none is looked at."""
     recursive_condition: ClassVar[bool | None] = None

@@ -5,7 +5,7 @@ So one definition serves every backend, and a rule that some backend could not r
     +  −  ·  /  **  abs      <  ≤  >  ≥  =  ≠      &  |  ~ of comparisons      xp.where minimum maximum abs sqrt exp log
 
 on its arguments and on numbers, and helper functions that do the same. `python` prints the expressions for everything that has
-an `xp` (NumPy, PyTorch, JAX, Numba); a language of its own derives from `Printer`.
+an `xp` (NumPy, PyTorch, JAX, Numba); another language derives from `Printer`.
 """
 
 from __future__ import annotations
