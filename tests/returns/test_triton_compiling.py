@@ -42,7 +42,7 @@ from offtrace.returns.triton import mixtures, plans
 from offtrace.returns.weights.decisions import Weighing
 
 
-cuda.Plan.first = lambda plan, *given: cuda.compile_together(plan.jobs(*given))
+cuda.Plan.first = lambda plan, *given: cuda.compile_jobs(plan.jobs(*given))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from offtrace.adapters.rlax_returns import stopped
-from offtrace.returns.transforms import two_hot
+from offtrace.returns.encodings import two_hot
 
 
 def categorical_l2_project(z_p: ArrayLike, probs: ArrayLike, z_q: ArrayLike) -> Array:

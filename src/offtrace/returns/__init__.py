@@ -9,8 +9,9 @@ from offtrace.returns.distributions import (
     distributional_targets,
     quantile_targets,
 )
+from offtrace.returns.encodings import hl_gauss, two_hot
 from offtrace.returns.streaming.stream import Stream
-from offtrace.returns.transforms import SignedHyperbolic, SymLog, Transform, hl_gauss, two_hot
+from offtrace.returns.transforms import SignedHyperbolic, SymLog, Transform
 from offtrace.returns.weights.api import reject, weights
 from offtrace.returns.weights.diagnose import WeightDiagnosis, diagnose_weights
 

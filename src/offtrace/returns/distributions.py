@@ -20,9 +20,9 @@ import numpy as np
 from offtrace.arrays import Array, Option, is_number
 from offtrace.returns.array_kinds import backend_of
 from offtrace.returns.backend import Backend
+from offtrace.returns.encodings import ascending
 from offtrace.returns.inputs import agreed_rule
 from offtrace.returns.mixtures import Mixture
-from offtrace.returns.transforms import ascending
 from offtrace.traces import Rule
 from offtrace.traces.base import whole
 from offtrace.traces.trace_argument import as_rule, as_trace, eligibility_of

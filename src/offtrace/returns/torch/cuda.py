@@ -173,7 +173,7 @@ class Plan:
             for kernel, grid, arguments, options in jobs:
                 kernel[grid](*arguments, **options)
             return
-        compiled = copy_context().run(compile_together, jobs)  # what fails there leaves its mark on the context
+        compiled = copy_context().run(compile_jobs, jobs)  # what fails there leaves its mark on the context
         with ThreadPoolExecutor() as pool:
             runs = list(pool.map(_loaded, compiled, [job.grid for job in jobs], [arrays[0].device] * len(jobs)))
         for run, job in zip(runs, jobs, strict=True):
@@ -190,7 +190,7 @@ class Plan:
         return [Job(kernel, (programs,), pick(given), options) for (kernel, programs, _, options), pick in launches]
 
 
-def compile_together(jobs: Sequence[Job]) -> list[Any]:
+def compile_jobs(jobs: Sequence[Job]) -> list[Any]:
     """Compile the kernels of a plan, side by side where Triton does that."""
 
     def compiled() -> list[Any]:
