@@ -139,6 +139,17 @@ def test_what_has_no_frontier_is_refused(given: dict[str, Any], message: str) ->
         operators.frontier(mdp, π, μ, **given)
 
 
+@pytest.mark.parametrize(
+    "trace", [ot.QLambda(0.9), ot.TruncatedIS(), ot.AlphaRetrace(mix=0.5), ot.replacing(0.9), ot.replacing(0.9, horizon=1)],
+    ids=["breaks the condition", "cap at read-out", "mixture", "custom", "custom, one step"],
+)  # fmt: skip
+def test_a_rule_that_the_frontier_is_not_about_is_refused(trace: ot.Trace) -> None:
+    """Its variance could lie below the least, and the excess would say 1."""
+    mdp = mdps.garnet(4, 2, 2, seed=0, gamma=0.9)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        operators.frontier(mdp, np.tile([0.8, 0.2], (4, 1)), mdps.uniform(mdp), traces=[trace], points=2)
+
+
 def test_the_picture_has_a_line_for_each_family() -> None:
     pytest.importorskip("matplotlib")
     mdp = mdps.garnet(4, 2, 2, seed=0, gamma=0.9)

@@ -30,7 +30,7 @@ from offtrace._shared import notebook
 from offtrace.mdps.mdp import MDP
 from offtrace.operators.interval import Interval
 from offtrace.operators.operator import Operator
-from offtrace.operators.setting import Setting, checked, finite_values
+from offtrace.operators.setting import Setting, checked, finite_values, named
 from offtrace.operators.solve.closed_form import Divergent
 from offtrace.operators.solve.solutions import Chain, ClosedForm
 from offtrace.operators.variance import TemporalDifferences
@@ -86,12 +86,10 @@ class Frontier:
         """The optimal trace with bounds scale · c(s, a): a larger scale contracts more and varies more."""
         return DiscountedBound(bound=scale * self.bounds, gamma=self.gamma)
 
-    def least_variance(self, contraction: float) -> Interval:
+    def least_variance(self, contraction: Interval | float) -> Interval:
         """The least variance at which the mean contraction can be had: no rule with the recursive condition has less."""
-        return self.least_over(Interval(contraction, contraction))
-
-    def least_over(self, contraction: Interval) -> Interval:
-        """The same for a contraction that is known to lie in an interval."""
+        if not isinstance(contraction, Interval):
+            contraction = Interval(contraction, contraction)
         u0, v0 = self._start
         wanted = 1.0 - u0 - contraction.upper  # of E Σ_{t≥1} y u
         least = v0 + max(0.0, float((2.0 / self._prices * (wanted - self._reachable)).max()))
@@ -141,8 +139,8 @@ def frontier(
     - `target`, `behavior`: policies [S, A]
     - `noise`: the variance of rewards that the MDP does not know, a number or [S, A]
     - `start`: the weight of each start pair [S, A]; None: all pairs that are not terminal alike. c(s, a) does not depend on it
-    - `traces`: what is compared; None: every listed rule that keeps the recursive condition, over `lams` where it has a λ, and
-      `DiscountedBound` with one constant
+    - `traces`: what is compared, rules that keep the recursive condition; None: every listed one, over `lams` where it has a λ,
+      and `DiscountedBound` with one constant
     - `points`: how many optimal traces are computed; `tolerance` is relative: of 1 − contraction, and of variances
 
     >>> import numpy as np, offtrace as ot
@@ -162,8 +160,7 @@ def frontier(
     extra = np.broadcast_to(np.asarray(noise, dtype=float), s.pi.shape)
     if not (np.isfinite(extra).all() and (extra >= 0).all()):
         raise ValueError(f"noise must hold variances of at least 0, got {noise!r}")
-    mean, square = moments.mean, moments.square
-    spread = square[:, 0] + square[:, 1] - 2 * square[:, 2] - (mean[:, 0] - mean[:, 1]) ** 2
+    spread, _ = moments.spread(np.zeros(s.S), np.zeros(s.S))  # Var δ: nothing follows
     σ2 = np.where(live, np.maximum(spread, 0.0) + extra.ravel(), 0.0)
     σ2[σ2 < FAINT * σ2.max()] = 0.0
     if not σ2.any():
@@ -181,6 +178,11 @@ def frontier(
 
     def point(family: str, number: float, trace: Trace) -> FrontierPoint:
         op = Operator(trace, mdp, target=s.pi, behavior=s.mu, tolerance=tolerance * s.loss[live].max())
+        if not op.setting.normal or not op.setting.recursive_condition or (op.setting.evaluated != s.pi).any():
+            raise ValueError(
+                f"{named(trace)} cannot be compared: the frontier is that of rules in normal form that evaluate π and keep "
+                "β_t ≤ β_{t-1} ρ_t for every history"
+            )
         rate = Interval(*(float(weight @ r) for r in op.rates))
         variance = _variance(op, σ2, weight, tolerance * known.least_variance(rate.upper).lower)
         return FrontierPoint(family, number, rate, variance, Interval(1.0, np.inf))
@@ -255,9 +257,8 @@ def _scales(prices: np.ndarray, reachable: np.ndarray, once: float, points: int)
 def _variance(op: Operator, σ2: np.ndarray, weight: np.ndarray, gap: float) -> Interval:
     """The mean variance at Q^π: E Σ y² σ² is C·σ² of the trace whose factors, and γ, are squared."""
     s = op.setting
-    squared = replace(s, decay=s.decay**2, ratio=s.ratio**2, cap=s.cap**2, gamma=s.gamma**2)
     try:
-        solution = ClosedForm(squared) if s.per_decision else Chain(squared)
+        solution = ClosedForm(s.squared) if s.per_decision else Chain(s.squared)
         low, high = solution.times(σ2[:, None], gap, time.monotonic() + op.budget)
     except Divergent:
         return Interval(float(weight @ σ2), np.inf)
@@ -265,7 +266,7 @@ def _variance(op: Operator, σ2: np.ndarray, weight: np.ndarray, gap: float) -> 
 
 
 def _over(point: FrontierPoint, known: Frontier) -> Interval:
-    least = known.least_over(point.contraction)
+    least = known.least_variance(point.contraction)
     low = point.variance.lower / least.upper if np.isfinite(least.upper) else 1.0
     return Interval(max(1.0, low), max(1.0, low, point.variance.upper / least.lower))
 

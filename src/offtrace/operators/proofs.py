@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,6 @@ class Proposer:
         if s.lags:
             raise Unprovable("bounds by lag without an end have no witness in this format")
         return self._linear(s) if s.per_decision else self._chain(s)
-
-    def squared(self) -> Setting:
-        """The setting whose C, applied to Var δ, is the variance at Q^π."""
-        s = self.setting
-        return replace(s, gamma=s.gamma**2, decay=s.decay**2, ratio=s.ratio**2, cap=s.cap**2)
 
     def values(self) -> list[Fraction]:
         """Q^π, exactly."""
@@ -310,7 +305,7 @@ def _of_variance(of: Proposer, problem: Proof) -> list[Proof]:
     if np.max(s.P @ v**2 - (s.P @ v) ** 2) < 1e-9 * max(1.0, np.max(v**2)):
         return []
     try:
-        witness, Q = of.witness(of.squared()), of.values()
+        witness, Q = of.witness(s.squared), of.values()
         low, up = check_proof.variances(check_proof.Problem(problem), Q, witness)
     except (Unprovable, check_proof.Refused, np.linalg.LinAlgError, Divergent):
         return []

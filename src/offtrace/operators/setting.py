@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -145,6 +145,11 @@ class Setting:
         if self.horizon == 1:
             return True
         return self.one_step_condition and not self.lags and (self.per_decision or self.trace.recursive)
+
+    @property
+    def squared(self) -> Setting:
+        """The setting in which E Σ γ^tβ_t of a trace is the E Σ γ^{2t}β_t² of this one."""
+        return replace(self, decay=self.decay**2, ratio=self.ratio**2, cap=self.cap**2, gamma=self.gamma**2)
 
     def onto_pairs(self, policy: np.ndarray) -> SparseMatrix:
         """P[z, s'] · policy[s', a']: [S·A, S·A]. `policy` may be any weight of the next action."""

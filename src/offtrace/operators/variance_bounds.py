@@ -14,7 +14,6 @@ what `landing` says of H and x holds of S_ab and x², with decay, ratio and cap 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +48,7 @@ class _Squares:
 
     def __init__(self, setting: Setting, parts: TemporalDifferences, grid: np.ndarray, exact: bool) -> None:
         s = self.setting = setting
-        self.squared = replace(s, decay=s.decay**2, ratio=s.ratio**2, cap=s.cap**2, gamma=s.gamma**2)
+        self.squared = s.squared
         self.mean, self.square, self.Pδ, self.exact = parts.mean, parts.square, parts.Pδ, exact
         cut, self.endless = s.last_bound, endless(s)
         self.first = Sweeper(s, self.mean, grid, exact, cut, self.endless)
